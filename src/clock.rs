@@ -1,0 +1,116 @@
+//! Time and randomness behind one trait; nothing else reads either.
+//!
+//! The monotonic clock is tokio's, so that a test with paused time turns it;
+//! the wall clock and the random numbers are injected, so that a seed replays a
+//! whole deployment and a test can set one API server's clock wrong.
+
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rand::rngs::{SmallRng, StdRng};
+use rand::{Rng, SeedableRng};
+use tokio::time::Instant;
+
+/// What the engine may know of time and chance.
+pub trait Clock: Send + Sync + 'static {
+    /// Wall clock, µs since the epoch. May jump; used for tokens and for display only.
+    fn wall_us(&self) -> u64;
+
+    /// 128 random bits for a lease id, unpredictable in production.
+    fn random_bits(&self) -> u128;
+
+    /// A random number below `bound` (0 where `bound` is 0), for back-off and slots.
+    fn random_below(&self, bound: u64) -> u64;
+
+    /// Monotonic now.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+}
+
+/// The clock of a real process.
+#[derive(Debug)]
+pub struct SystemClock {
+    /// Refilled from the operating system once, then a CSPRNG: no system call per lease id.
+    ids: Mutex<StdRng>,
+    /// Added to the wall clock, µs; a test's way to run a server with a wrong clock.
+    offset_us: i64,
+}
+
+impl SystemClock {
+    /// The true wall clock.
+    pub fn new() -> Self {
+        Self::with_offset_us(0)
+    }
+
+    /// A wall clock that is wrong by `offset_us`.
+    pub fn with_offset_us(offset_us: i64) -> Self {
+        Self { ids: Mutex::new(StdRng::from_os_rng()), offset_us }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn wall_us(&self) -> u64 {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        (since_epoch.as_micros() as u64).saturating_add_signed(self.offset_us)
+    }
+
+    fn random_bits(&self) -> u128 {
+        self.ids.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).random()
+    }
+
+    fn random_below(&self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { rand::rng().random_range(0..bound) }
+    }
+}
+
+/// A clock that a seed decides and a test can turn.
+#[derive(Debug)]
+pub struct SeededClock {
+    random: Mutex<SmallRng>,
+    start: Instant,
+    start_us: u64,
+    skew_us: std::sync::atomic::AtomicI64,
+}
+
+impl SeededClock {
+    /// Starts at `start_us` and runs with tokio's clock.
+    pub fn new(seed: u64, start_us: u64) -> Self {
+        Self {
+            random: Mutex::new(SmallRng::seed_from_u64(seed)),
+            start: Instant::now(),
+            start_us,
+            skew_us: 0.into(),
+        }
+    }
+
+    /// Sets how wrong the wall clock is from now on, µs.
+    pub fn set_skew_us(&self, skew_us: i64) {
+        self.skew_us.store(skew_us, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn with<T>(&self, draw: impl FnOnce(&mut SmallRng) -> T) -> T {
+        draw(&mut self.random.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
+impl Clock for SeededClock {
+    fn wall_us(&self) -> u64 {
+        let skew = self.skew_us.load(std::sync::atomic::Ordering::Relaxed);
+        (self.start_us + self.start.elapsed().as_micros() as u64).saturating_add_signed(skew)
+    }
+
+    fn random_bits(&self) -> u128 {
+        self.with(Rng::random)
+    }
+
+    fn random_below(&self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { self.with(|random| random.random_range(0..bound)) }
+    }
+}

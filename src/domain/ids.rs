@@ -1,0 +1,183 @@
+//! Lease ids, request ids and fencing tokens.
+
+use std::fmt;
+
+use super::{Invalid, is_name_byte};
+
+/// A fencing token: a positive integer below 2^53, so that every JSON client
+/// and every Redis Lua number holds it exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(u64);
+
+impl Token {
+    /// The greatest token, 2^53 − 1.
+    pub const MAX: u64 = (1 << 53) - 1;
+
+    /// Checks and takes a token.
+    ///
+    /// # Errors
+    /// When the number is 0 or above [`Token::MAX`].
+    pub fn new(number: u64) -> Result<Self, Invalid> {
+        if number == 0 || number > Self::MAX {
+            return Err(Invalid::new("must be between 1 and 9007199254740991"));
+        }
+        Ok(Self(number))
+    }
+
+    /// The token as a number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// The secret of one granting attempt: 128 random bits as 32 lowercase hex digits.
+///
+/// Fresh for each attempt: with a reused id, the late release of an undone
+/// attempt would delete the grant of the next one. `Debug` shows no digit of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseId([u8; 32]);
+
+impl LeaseId {
+    /// Length in characters.
+    pub const LEN: usize = 32;
+
+    /// An id from 128 random bits.
+    pub fn from_bits(bits: u128) -> Self {
+        let mut text = [0; 32];
+        // The buffer has exactly the room that 16 bytes need, so this cannot fail.
+        let _ = hex::encode_to_slice(bits.to_be_bytes(), &mut text);
+        Self(text)
+    }
+
+    /// Reads the stored form back.
+    ///
+    /// # Errors
+    /// When the text is not 32 lowercase hex digits.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let bytes: [u8; 32] = text.as_bytes().try_into().map_err(|_| Invalid::new("is not a lease id"))?;
+        if !bytes.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(Invalid::new("is not a lease id"));
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The id as text. A secret: it goes to the nodes and to the holder, nowhere else.
+    pub fn expose(&self) -> &str {
+        // Only ASCII hex digits are ever stored.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseId(…)")
+    }
+}
+
+/// What a holder keeps: the lease id together with the lease's fencing token.
+///
+/// Its text form is the `lease_id` of the API, 46 hex digits: 32 of the
+/// [`LeaseId`] and 14 of the [`Token`]. The token travels with the secret
+/// because extending and healing must carry the token that was *reported*
+/// (PROTOCOL §2.2), and a node that answered late may have stored a higher one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseHandle {
+    /// The secret.
+    pub id: LeaseId,
+    /// The token that was reported with the grant.
+    pub token: Token,
+}
+
+impl LeaseHandle {
+    /// Length of the text form in characters.
+    pub const LEN: usize = LeaseId::LEN + 14;
+
+    /// Reads the text form.
+    ///
+    /// # Errors
+    /// When the text has an impossible shape.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        const WHY: Invalid = Invalid::new("is not a lease id: 46 hex digits are");
+        if text.len() != Self::LEN || !text.is_ascii() {
+            return Err(WHY);
+        }
+        let (id, token) = text.split_at(LeaseId::LEN);
+        let id = LeaseId::parse(id).map_err(|_| WHY)?;
+        if !token.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(WHY);
+        }
+        let number = u64::from_str_radix(token, 16).map_err(|_| WHY)?;
+        let token = Token::new(number).map_err(|_| WHY)?;
+        Ok(Self { id, token })
+    }
+
+    /// The text form. A secret like the id in it.
+    pub fn expose(&self) -> String {
+        format!("{}{:014x}", self.id.expose(), self.token.get())
+    }
+}
+
+/// A caller's own id of a request, which makes its retry safe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestId(Box<str>);
+
+impl RequestId {
+    /// Checks and takes a request id.
+    ///
+    /// # Errors
+    /// When it is not 8–128 characters of the names' alphabet.
+    pub fn new(text: &str) -> Result<Self, Invalid> {
+        if !(8..=128).contains(&text.len()) {
+            return Err(Invalid::new("must be 8 to 128 characters long"));
+        }
+        if !text.bytes().all(is_name_byte) {
+            return Err(Invalid::new("may hold only A-Z a-z 0-9 . _ ~ : @ and -"));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_handle_survives_its_text_form() {
+        for token in [1, 1_790_000_000_000_000, Token::MAX] {
+            let handle = LeaseHandle {
+                id: LeaseId::from_bits(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
+                token: Token::new(token).unwrap(),
+            };
+            assert_eq!(LeaseHandle::parse(&handle.expose()), Ok(handle));
+        }
+    }
+
+    #[test]
+    fn impossible_lease_ids_are_refused() {
+        let good = "0123456789abcdef0123456789abcdef0000000000002a";
+        assert!(LeaseHandle::parse(good).is_ok());
+        for bad in [
+            "",
+            "x",
+            &good[1..],
+            &good.to_uppercase(),
+            &good.replace("2a", "00"),
+            &good.replace("0000000000002a", "ffffffffffffff"),
+            &good.replace("0000000000002a", "+000000000002a"),
+            &"ü".repeat(23),
+        ] {
+            assert!(LeaseHandle::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_digit_of_a_lease_id() {
+        let shown = format!("{:?}", LeaseId::from_bits(0xabcd_ef01));
+        assert!(!shown.contains("abcd"), "{shown}");
+    }
+}

@@ -1,0 +1,78 @@
+//! Free text that callers attach to leases: owner, metadata, candidate, value.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+
+macro_rules! label {
+    ($(#[$doc:meta])* $type:ident, $max:literal, $min:literal, $why:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $type(Box<str>);
+
+        impl $type {
+            /// Checks and takes the text.
+            ///
+            /// # Errors
+            /// When it is longer than allowed.
+            pub fn new(text: &str) -> Result<Self, Invalid> {
+                if !($min..=$max).contains(&text.chars().count()) {
+                    return Err(Invalid::new($why));
+                }
+                Ok(Self(text.into()))
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+label!(
+    /// Who holds a lease, as told by the holder: at most 128 characters, shown to all who may inspect.
+    Owner, 128, 0, "must be at most 128 characters long"
+);
+label!(
+    /// Who campaigns in an election: 1 to 128 characters.
+    Candidate, 128, 1, "must be 1 to 128 characters long"
+);
+label!(
+    /// What a leader proclaims: at most 1024 characters, e.g. an address.
+    Value, 1024, 0, "must be at most 1024 characters long"
+);
+
+/// A flat map of strings shown beside the owner: at most 16 entries and 1 KiB in all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Metadata(BTreeMap<String, String>);
+
+impl Metadata {
+    /// Checks and takes a map.
+    ///
+    /// # Errors
+    /// When it has more than 16 entries or more than 1024 bytes of keys and values.
+    pub fn new(map: BTreeMap<String, String>) -> Result<Self, Invalid> {
+        if map.len() > 16 {
+            return Err(Invalid::new("may have at most 16 entries"));
+        }
+        if map.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>() > 1024 {
+            return Err(Invalid::new("may have at most 1024 bytes in all"));
+        }
+        Ok(Self(map))
+    }
+
+    /// The map.
+    pub fn as_map(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
+    /// Whether nothing is attached.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,31 @@
+//! Pure types that cannot hold a bad value: names, ids, tokens, durations.
+//!
+//! Nothing here does I/O, reads a clock or knows of HTTP or Redis. Every type
+//! that comes from outside is made by a fallible constructor that says which
+//! rule was broken, so that the layers above never check twice.
+
+mod ids;
+mod labels;
+mod name;
+mod ttl;
+
+pub use ids::{LeaseHandle, LeaseId, RequestId, Token};
+pub use labels::{Candidate, Metadata, Owner, Value};
+pub use name::Name;
+pub use ttl::{drift_ms, validity_ms};
+
+/// Why a value from outside was refused: one sentence, fit to be shown to the caller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub std::borrow::Cow<'static, str>);
+
+impl Invalid {
+    pub(crate) const fn new(why: &'static str) -> Self {
+        Self(std::borrow::Cow::Borrowed(why))
+    }
+}
+
+/// Letters of names and request ids: no escaping in a URL, none in a Redis key.
+pub(crate) fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b':' | b'@' | b'-')
+}

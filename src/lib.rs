@@ -1,0 +1,15 @@
+//! Quorate: locks, fencing tokens, counting semaphores and leader election over
+//! HTTP, granted by a majority of independent, plain Redis servers.
+//!
+//! The way of a request, one layer a module, never upward:
+//!
+//! [`api`] (parse, validate, one call, map) → [`service`] (what a lock, a
+//! semaphore, an election *means*: waiting, holding, idempotency) → [`quorum`]
+//! (fan out, count votes, validity, undo) → [`node`] (one script on one node,
+//! one vote) → [`domain`] (types that cannot hold a bad value).
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod domain;
+pub mod node;

@@ -1,0 +1,1 @@
+//! Builders of commands and readers of answers, one pair a script.

@@ -1,0 +1,389 @@
+//! One node: one script on one Redis, one answer.
+//!
+//! [`Node`] is the port above every driver, with two implementations that run
+//! the same scripts: [`redis`] and [`embedded`]. [`member`] wraps a node with
+//! what makes it a voter: its marker, its quarantine, its breaker, its debts.
+
+pub mod calls;
+pub mod embedded;
+pub mod member;
+pub mod quarantine;
+pub mod redis;
+pub mod scripts;
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+pub use scripts::Script;
+
+/// A boxed future, for the calls that are not hot.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// A driver of one node.
+pub trait Node: Send + Sync + 'static {
+    /// Submits a call. It is queued **before this returns**, in order with all earlier
+    /// calls, and dropping the receiver of the reply does not take it back: undoing
+    /// relies on both.
+    fn submit(&self, call: Call);
+
+    /// Reads who this node is, over the connection that calls will use from now on.
+    fn identify(&self) -> BoxFuture<Result<Identity, NodeError>>;
+
+    /// Asks for hints on `channel`; resolves once the node has confirmed.
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>>;
+
+    /// No more hints on `channel`.
+    fn unsubscribe(&self, channel: &str);
+
+    /// Where hints go. Set once, before the first subscription.
+    fn listen(&self, sink: Arc<dyn HintSink>);
+
+    /// Address without password, for people.
+    fn address(&self) -> &str;
+
+    /// Connections open now: (in use by calls, in use by hints).
+    fn connections(&self) -> (usize, usize) {
+        (1, 0)
+    }
+}
+
+/// Receives what nodes publish.
+pub trait HintSink: Send + Sync + 'static {
+    /// Something about `channel` changed at this node.
+    fn hint(&self, channel: &str);
+
+    /// Hints may have been missed: whoever waits should look for itself.
+    fn missed(&self);
+}
+
+/// A script with its keys and arguments, the same for every node.
+#[derive(Debug, Clone)]
+pub struct Command {
+    /// Which script.
+    pub script: Script,
+    words: Words,
+    keys: usize,
+}
+
+impl Command {
+    /// A command with its keys; arguments follow by [`Command::arg`].
+    pub fn new(script: Script) -> Self {
+        Self { script, words: Words::default(), keys: 0 }
+    }
+
+    /// Adds a key. All keys come before the first argument.
+    pub fn key(mut self, key: &str) -> Self {
+        debug_assert_eq!(self.keys, self.words.len());
+        self.words.push(key);
+        self.keys += 1;
+        self
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, text: &str) -> Self {
+        self.words.push(text);
+        self
+    }
+
+    /// Adds a number as an argument.
+    pub fn number(mut self, number: u64) -> Self {
+        self.words.push_number(number);
+        self
+    }
+
+    /// The keys (without the marker's).
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.keys).map(|i| self.words.get(i))
+    }
+
+    /// The arguments (without the marker).
+    pub fn args(&self) -> impl ExactSizeIterator<Item = &str> {
+        (self.keys..self.words.len()).map(|i| self.words.get(i))
+    }
+}
+
+/// Many short strings in one allocation.
+#[derive(Debug, Clone, Default)]
+struct Words {
+    text: String,
+    ends: SmallVec<[u32; 16]>,
+}
+
+impl Words {
+    fn push(&mut self, word: &str) {
+        self.text.push_str(word);
+        self.ends.push(self.text.len() as u32);
+    }
+
+    fn push_number(&mut self, number: u64) {
+        // Writing into a String cannot fail.
+        let _ = write!(self.text, "{number}");
+        self.ends.push(self.text.len() as u32);
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn get(&self, i: usize) -> &str {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
+        &self.text[start..self.ends[i] as usize]
+    }
+}
+
+/// The marker that a voting script compares (PROTOCOL §4).
+#[derive(Debug, Clone)]
+pub struct Marker {
+    /// The key it is stored under.
+    pub key: Arc<str>,
+    /// What must be stored there.
+    pub expected: Arc<str>,
+}
+
+/// One submitted command with the way back for its answer.
+pub struct Call {
+    /// What to run.
+    pub command: Arc<Command>,
+    /// For voting scripts: KEYS\[1\] and ARGV\[1\].
+    pub marker: Option<Marker>,
+    /// Where the answer goes.
+    pub reply: ReplyTo,
+}
+
+impl Call {
+    /// Keys as the script sees them.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.marker.iter().map(|m| &*m.key).chain(self.command.keys())
+    }
+
+    /// Arguments as the script sees them.
+    pub fn args(&self) -> impl Iterator<Item = &str> {
+        self.marker.iter().map(|m| &*m.expected).chain(self.command.args())
+    }
+
+    /// How many keys.
+    pub fn key_count(&self) -> usize {
+        self.command.keys().len() + usize::from(self.marker.is_some())
+    }
+
+    /// How many arguments.
+    pub fn arg_count(&self) -> usize {
+        self.command.args().len() + usize::from(self.marker.is_some())
+    }
+}
+
+/// The way back of one call. Answers exactly once: dropping it unanswered says
+/// [`NodeError::Dropped`].
+pub struct ReplyTo {
+    inner: Option<ReplyInner>,
+}
+
+struct ReplyInner {
+    to: Option<oneshot::Sender<Result<Answer, NodeError>>>,
+    watcher: Option<Arc<dyn ReplyWatcher>>,
+    command: Arc<Command>,
+    sent_at: Instant,
+}
+
+/// Sees every answer of a node, whoever waits for it: metrics, breaker, clock, debts.
+pub trait ReplyWatcher: Send + Sync + 'static {
+    /// `command`, submitted at `sent_at`, was answered now.
+    fn answered(&self, command: &Arc<Command>, sent_at: Instant, answer: &Result<Answer, NodeError>);
+}
+
+impl ReplyTo {
+    /// A reply that only a receiver waits for.
+    pub fn new(
+        command: Arc<Command>,
+        watcher: Option<Arc<dyn ReplyWatcher>>,
+        sent_at: Instant,
+    ) -> (Self, oneshot::Receiver<Result<Answer, NodeError>>) {
+        let (to, receiver) = oneshot::channel();
+        let inner = ReplyInner { to: Some(to), watcher, command, sent_at };
+        (Self { inner: Some(inner) }, receiver)
+    }
+
+    /// When the call was submitted.
+    pub fn sent_at(&self) -> Option<Instant> {
+        self.inner.as_ref().map(|inner| inner.sent_at)
+    }
+
+    /// Answers with what the script returned, or why it did not.
+    pub fn send(mut self, result: Result<Value, NodeError>) {
+        self.deliver(result.and_then(Answer::read));
+    }
+
+    fn deliver(&mut self, answer: Result<Answer, NodeError>) {
+        let Some(mut inner) = self.inner.take() else { return };
+        if let Some(watcher) = &inner.watcher {
+            watcher.answered(&inner.command, inner.sent_at, &answer);
+        }
+        if let Some(to) = inner.to.take() {
+            // A caller that has left is no error: its guard undoes what was granted.
+            let _ = to.send(answer);
+        }
+    }
+}
+
+impl Drop for ReplyTo {
+    fn drop(&mut self) {
+        if self.inner.is_some() {
+            self.deliver(Err(NodeError::Dropped));
+        }
+    }
+}
+
+/// What scripts return: the part of RESP that they use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing there.
+    Nil,
+    /// An integer.
+    Int(i64),
+    /// A string; bytes that are not UTF-8 were replaced.
+    Text(String),
+    /// A list.
+    List(Vec<Value>),
+}
+
+impl Value {
+    /// As a non-negative integer.
+    pub fn as_u64(&self) -> Option<u64> {
+        match self {
+            Self::Int(number) => u64::try_from(*number).ok(),
+            _ => None,
+        }
+    }
+
+    /// As text.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// As a list.
+    pub fn as_list(&self) -> Option<&[Value]> {
+        match self {
+            Self::List(list) => Some(list),
+            _ => None,
+        }
+    }
+}
+
+/// A script's reply, its head checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Done, or refused.
+    pub done: bool,
+    /// The node's clock, ms since the epoch.
+    pub node_ms: u64,
+    /// What follows.
+    pub rest: Vec<Value>,
+}
+
+impl Answer {
+    fn read(value: Value) -> Result<Self, NodeError> {
+        let Value::List(mut list) = value else { return Err(NodeError::Nonsense) };
+        if list.len() < 2 {
+            return Err(NodeError::Nonsense);
+        }
+        let rest = list.split_off(2);
+        let (Value::Int(code), Some(node_ms)) = (&list[0], list[1].as_u64()) else {
+            return Err(NodeError::Nonsense);
+        };
+        match code {
+            1 => Ok(Self { done: true, node_ms, rest }),
+            0 => Ok(Self { done: false, node_ms, rest }),
+            -1 => Err(NodeError::Unmarked),
+            -2 => Err(NodeError::ClockAhead),
+            -3 => Err(NodeError::Undone),
+            _ => Err(NodeError::Nonsense),
+        }
+    }
+}
+
+/// Who a node says it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Redis `run_id`: changes with every start.
+    pub run_id: String,
+    /// `master` or `slave`.
+    pub role: String,
+    /// `maxmemory-policy`.
+    pub eviction: String,
+    /// Redis version.
+    pub version: String,
+}
+
+/// Why a node did not vote. Always an abstention, never "held by someone else" (PROTOCOL §1.10).
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum NodeError {
+    /// No answer in time; the script may run, or have run.
+    #[error("no answer in time")]
+    Timeout,
+    /// The connection cannot be made or broke; the script may have run.
+    #[error("connection failed: {0}")]
+    Connection(Arc<str>),
+    /// The node is known to be down; nothing was sent.
+    #[error("down")]
+    Down,
+    /// The node abstains until leases it may have forgotten have expired; nothing was sent.
+    #[error("quarantined")]
+    Quarantined,
+    /// The node is refused (PROTOCOL §4); nothing was sent.
+    #[error("refused: {0}")]
+    Refused(Arc<str>),
+    /// The queue to the node is full; nothing was sent.
+    #[error("queue full")]
+    Overloaded,
+    /// The marker is not the expected one: the node restarted or lost its data.
+    #[error("marker does not match")]
+    Unmarked,
+    /// The proposed token is too far ahead of the node's clock.
+    #[error("token too far ahead of the node's clock")]
+    ClockAhead,
+    /// The lease was released before its acquire arrived.
+    #[error("released before it arrived")]
+    Undone,
+    /// Redis answered with an error: `BUSY`, `LOADING`, `READONLY`, `OOM`, a wrong type …
+    #[error("redis: {0}")]
+    Redis(Arc<str>),
+    /// The answer is none that the script could have given.
+    #[error("the answer makes no sense")]
+    Nonsense,
+    /// The call was dropped without an answer (shutdown).
+    #[error("dropped")]
+    Dropped,
+}
+
+impl NodeError {
+    /// Whether the script may have run, or may run yet, so that it must be undone.
+    pub fn may_have_run(&self) -> bool {
+        matches!(self, Self::Timeout | Self::Connection(_) | Self::Redis(_) | Self::Nonsense | Self::Dropped)
+    }
+
+    /// One word for metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Connection(_) | Self::Dropped => "connection",
+            Self::Down => "down",
+            Self::Quarantined => "quarantined",
+            Self::Refused(_) => "refused",
+            Self::Overloaded => "overloaded",
+            Self::Unmarked => "unmarked",
+            Self::ClockAhead => "clock_ahead",
+            Self::Undone => "undone",
+            Self::Redis(_) => "redis_error",
+            Self::Nonsense => "nonsense",
+        }
+    }
+}

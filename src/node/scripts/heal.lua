@@ -1,0 +1,45 @@
+-- Gives a lease back to a node that lost it, after a quorum has matched it (§1.7).
+-- Never a vote: the caller does not count the answer.
+--
+-- KEYS  marker, tombstone of the lease, key × n, [index of the semaphore]
+-- ARGV  1 marker   2 lease id   3 token   4 remaining, ms   5 ttl as granted, ms
+--       6 how far the token may be ahead, µs    7 fence retention, ms
+--       8 request id or '-'     9 n      10 data     11… slot × n, with an index
+-- Reply {1, now} healed or there already; {0, now} somebody else's, or a later token is known;
+--       {-1, …}; {-2, now}; {-3, now}
+local marks = redis.call('MGET', KEYS[1], KEYS[2])
+if marks[1] ~= ARGV[1] then return {-1, 0, marks[1]} end
+local now, now_us = clock()
+if marks[2] then return {-3, now} end
+local token = tonumber(ARGV[3])
+if token > now_us + ARGV[6] then return {-2, now} end
+
+local n = tonumber(ARGV[9])
+local index = KEYS[3 + n]
+for i = 3, 2 + n do
+  local record = redis.call('GET', KEYS[i])
+  if record then
+    local fb, fu, _, _, expires, _, lease = parse(record)
+    if expires > now then
+      if lease == ARGV[2] then return {1, now} end
+      return {0, now}
+    end
+    -- A later lease has been here and is gone: this one is history.
+    if fb + fu > token then return {0, now} end
+  end
+end
+
+local remaining = tonumber(ARGV[4])
+for i = 3, 2 + n do
+  redis.call('SET', KEYS[i],
+    ARGV[3] .. ' 0 ' .. ARGV[3] .. ' 0 ' .. (now + remaining) .. ' ' .. ARGV[5] .. ' ' ..
+    ARGV[2] .. ' ' .. ARGV[8] .. ' ' .. ARGV[10], 'PX', remaining + ARGV[7])
+end
+if index then
+  for i = 11, 10 + n do redis.call('ZADD', index, now + remaining, ARGV[i]) end
+  if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
+  if ARGV[8] ~= '-' then
+    redis.call('SET', index .. '//' .. ARGV[8], table.concat(ARGV, ' ', 11, 10 + n), 'PX', remaining)
+  end
+end
+return {1, now}
