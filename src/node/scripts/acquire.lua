@@ -8,6 +8,9 @@
 -- Reply {1, now, token}
 --       {0, now, {remaining, ttl, token, fence, lease, same request?, data, slots?}}
 --       {0, now} where only looking found nobody; {-1, 0, marker?}; {-2, now}; {-3, now}
+--
+-- A semaphore keeps beside its slots' records (index/SLOT): the index, a sorted set of
+-- taken slots by expiry; index//LEASE, the slots of a lease; index//REQUEST, its lease.
 -- e.g.  EVALSHA … 3 q:node q:undone:9f… q:lock:a  M 9f… - 30000 1790000000000000 60000000 600000 0 1 {}
 local marks = redis.call('MGET', KEYS[1], KEYS[2])
 if marks[1] ~= ARGV[1] then return {-1, 0, marks[1]} end
@@ -22,12 +25,12 @@ local by_request = index and ARGV[3] ~= '-' and index .. '//' .. ARGV[3]
 
 -- A retry of a request that holds other slots of this semaphore.
 if by_request then
-  local slots = redis.call('GET', by_request)
-  local first = slots and string.match(slots, '^%d+')
-  local record = first and redis.call('GET', index .. '/' .. first)
+  local earlier = redis.call('GET', by_request)
+  local slots = earlier and earlier ~= ARGV[2] and redis.call('GET', index .. '//' .. earlier)
+  local record = slots and redis.call('GET', index .. '/' .. string.match(slots, '^%d+'))
   if record then
-    local fb, fu, tb, tu, expires, ttl, lease, request, data = parse(record)
-    if expires > now and request == ARGV[3] and lease ~= ARGV[2] then
+    local fb, fu, tb, tu, expires, ttl, lease, _, data = parse(record)
+    if expires > now and lease == earlier then
       return {0, now, {expires - now, tonumber(ttl), tb + tu, fb + fu, lease, 1, data, slots}}
     end
   end
@@ -63,8 +66,7 @@ if index then
   redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
   for i = 11, 10 + n do redis.call('ZADD', index, now + ttl, ARGV[i]) end
   if redis.call('PTTL', index) < ttl then redis.call('PEXPIRE', index, ttl) end
-  if by_request then
-    redis.call('SET', by_request, table.concat(ARGV, ' ', 11, 10 + n), 'PX', ttl)
-  end
+  redis.call('SET', index .. '//' .. ARGV[2], table.concat(ARGV, ' ', 11, 10 + n), 'PX', ttl)
+  if by_request then redis.call('SET', by_request, ARGV[2], 'PX', ttl) end
 end
 return {1, now, fence}

@@ -1,49 +1,53 @@
 -- Sets the remaining time of a lease that is still held, and carries its token:
 -- the second fencing round, extending, proclaiming. All keys or none.
 --
--- KEYS  marker, key × n, [index of the semaphore]
+-- KEYS  marker, key × n      or, for a semaphore with n = 0:  marker, index
 -- ARGV  1 marker   2 lease id   3 token   4 ttl in ms, 'own' (as granted) or 'keep' (as it is)
 --       5 how far the token may be ahead, µs    6 fence retention, ms
---       7 n        8 new data or ''  9… slot × n, with an index
--- Reply {1, now, remaining, ttl, data, request}; {0, now} not held (any more); {-1, …}; {-2, now}
+--       7 n        8 new data or ''
+-- Reply {1, now, remaining, ttl, data, request, slots}; {0, now} not held (any more);
+--       {-1, …}; {-2, now}
 local marker = redis.call('GET', KEYS[1])
 if marker ~= ARGV[1] then return {-1, 0, marker} end
 local now, now_us = clock()
 local token = tonumber(ARGV[3])
 if token > now_us + ARGV[5] then return {-2, now} end
 
-local n = tonumber(ARGV[7])
-local index = KEYS[2 + n]
-local records = {}
-for i = 2, 1 + n do
-  local record = redis.call('GET', KEYS[i])
-  if not record then return {0, now} end
-  local fields = {parse(record)}
-  if fields[5] <= now or fields[7] ~= ARGV[2] then return {0, now} end
-  records[i] = fields
+local keys, index, slots = KEYS, nil, ''
+if ARGV[7] == '0' then
+  index = KEYS[2]
+  slots = redis.call('GET', index .. '//' .. ARGV[2])
+  if not slots then return {0, now} end
+  keys = {''}
+  for slot in string.gmatch(slots, '%d+') do keys[#keys + 1] = index .. '/' .. slot end
 end
 
-local remaining, ttl, data, request
-for i = 2, 1 + n do
-  local fb, fu, _, _, expires, own, _, asked, old = unpack(records[i])
-  ttl = ARGV[4]
-  remaining = expires - now
-  if ttl ~= 'keep' then
-    if ttl == 'own' then ttl = own end
-    remaining = tonumber(ttl)
-  else
-    ttl = own
-  end
-  data, request = old, asked
-  if ARGV[8] ~= '' then data = ARGV[8] end
+local records = {}
+for i = 2, #keys do
+  local record = redis.call('GET', keys[i])
+  if not record then return {0, now} end
+  local fb, fu, _, _, expires, ttl, lease, request, data = parse(record)
+  if expires <= now or lease ~= ARGV[2] then return {0, now} end
   if fb + fu < token then fb, fu = ARGV[3], '0' end
-  redis.call('SET', KEYS[i],
-    fb .. ' ' .. fu .. ' ' .. ARGV[3] .. ' 0 ' .. (now + remaining) .. ' ' .. ttl .. ' ' ..
-    ARGV[2] .. ' ' .. request .. ' ' .. data, 'PX', remaining + ARGV[6])
+  records[i] = {fb .. ' ' .. fu, expires, ttl, request, data}
+end
+
+local _, expires, own, request, data = unpack(records[2])
+local ttl, remaining = own, expires - now
+if ARGV[4] ~= 'keep' then
+  if ARGV[4] ~= 'own' then ttl = ARGV[4] end
+  remaining = tonumber(ttl)
+end
+if ARGV[8] ~= '' then data = ARGV[8] end
+local lease = ' ' .. ARGV[3] .. ' 0 ' .. (now + remaining) .. ' ' .. ttl .. ' ' ..
+  ARGV[2] .. ' ' .. request .. ' ' .. data
+for i = 2, #keys do
+  redis.call('SET', keys[i], records[i][1] .. lease, 'PX', remaining + ARGV[6])
 end
 if index then
-  for i = 9, 8 + n do redis.call('ZADD', index, now + remaining, ARGV[i]) end
+  for slot in string.gmatch(slots, '%d+') do redis.call('ZADD', index, now + remaining, slot) end
   if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
+  redis.call('PEXPIRE', index .. '//' .. ARGV[2], remaining)
   if request ~= '-' then redis.call('PEXPIRE', index .. '//' .. request, remaining) end
 end
-return {1, now, remaining, tonumber(ttl), data, request}
+return {1, now, remaining, tonumber(ttl), data, request, slots}

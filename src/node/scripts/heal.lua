@@ -38,8 +38,7 @@ end
 if index then
   for i = 11, 10 + n do redis.call('ZADD', index, now + remaining, ARGV[i]) end
   if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
-  if ARGV[8] ~= '-' then
-    redis.call('SET', index .. '//' .. ARGV[8], table.concat(ARGV, ' ', 11, 10 + n), 'PX', remaining)
-  end
+  redis.call('SET', index .. '//' .. ARGV[2], table.concat(ARGV, ' ', 11, 10 + n), 'PX', remaining)
+  if ARGV[8] ~= '-' then redis.call('SET', index .. '//' .. ARGV[8], ARGV[2], 'PX', remaining) end
 end
 return {1, now}

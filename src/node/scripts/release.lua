@@ -2,16 +2,27 @@
 -- where the acquire has not arrived yet, a tombstone meets it (§1.4).
 -- Needs no marker, since forgetting is always safe.
 --
--- KEYS  tombstone of the lease, key × n, [index of the semaphore]
--- ARGV  1 lease id   2 fence retention, ms   3 life of the tombstone, ms
---       4 n          5… slot × n, with an index
+-- KEYS  tombstone of the lease, key × n      or, for a semaphore with n = 0:  tombstone, index
+-- ARGV  1 lease id   2 fence retention, ms   3 life of the tombstone, ms   4 n
 -- Reply {1, now} it was held; {0, now} it was not (any more)
 local now = clock()
-local n = tonumber(ARGV[4])
-local index = KEYS[2 + n]
-local found, held, freed = 0, 0, false
-for i = 2, 1 + n do
-  local record = redis.pcall('GET', KEYS[i])
+local keys, index = KEYS, nil
+if ARGV[4] == '0' then
+  index = KEYS[2]
+  local slots = redis.pcall('GET', index .. '//' .. ARGV[1])
+  keys = {''}
+  if type(slots) == 'string' then
+    redis.call('DEL', index .. '//' .. ARGV[1])
+    for slot in string.gmatch(slots, '%d+') do
+      keys[#keys + 1] = index .. '/' .. slot
+      redis.pcall('ZREM', index, slot)
+    end
+  end
+end
+
+local found, held = 0, 0
+for i = 2, #keys do
+  local record = redis.pcall('GET', keys[i])
   if type(record) == 'string' then
     local fb, fu, _, _, expires, _, lease, request = parse(record)
     if lease == ARGV[1] then
@@ -20,21 +31,20 @@ for i = 2, 1 + n do
       -- Out of memory, Redis refuses the first SET of a script but never a DEL,
       -- and after a DEL it lets the SET pass.
       local fence = fb .. ' ' .. fu
-      local done = redis.pcall('SET', KEYS[i], fence, 'PX', ARGV[2])
+      local done = redis.pcall('SET', keys[i], fence, 'PX', ARGV[2])
       if type(done) == 'table' and done.err then
-        redis.call('DEL', KEYS[i])
-        redis.pcall('SET', KEYS[i], fence, 'PX', ARGV[2])
+        redis.call('DEL', keys[i])
+        redis.pcall('SET', keys[i], fence, 'PX', ARGV[2])
       end
-      if index then
-        redis.call('ZREM', index, ARGV[3 + i])
-        if request ~= '-' then redis.call('DEL', index .. '//' .. request) end
-        freed = true
-      else
-        redis.call('PUBLISH', KEYS[i], '')
+      if not index then
+        redis.call('PUBLISH', keys[i], '')
+      elseif request ~= '-' then
+        redis.call('DEL', index .. '//' .. request)
       end
     end
   end
 end
-if freed then redis.call('PUBLISH', index, '') end
-if found < n then redis.pcall('SET', KEYS[1], '', 'PX', ARGV[3]) end
-return {held == n and 1 or 0, now}
+if index and found > 0 then redis.call('PUBLISH', index, '') end
+-- Something is missing: a lease that has expired and gone, or one that is still on its way.
+if found == 0 or found < #keys - 1 then redis.pcall('SET', KEYS[1], '', 'PX', ARGV[3]) end
+return {held > 0 and held == #keys - 1 and 1 or 0, now}
