@@ -13,3 +13,6 @@
 pub mod clock;
 pub mod domain;
 pub mod node;
+pub mod quorum;
+pub mod service;
+pub mod telemetry;

@@ -38,7 +38,7 @@ for i = 2, #keys do
       end
       if not index then
         redis.call('PUBLISH', keys[i], '')
-      elseif request ~= '-' then
+      elseif request ~= '-' and redis.call('GET', index .. '//' .. request) == ARGV[1] then
         redis.call('DEL', index .. '//' .. request)
       end
     end

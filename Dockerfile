@@ -1,0 +1,47 @@
+# Builds the server and puts nothing but its binary on a plain Debian.
+#
+#   docker build -t quorate .
+#   docker run --rm -p 127.0.0.1:8080:8080 --read-only quorate dev --listen 0.0.0.0:8080
+#
+# No `# syntax=` line on purpose: it would fetch a front end from a registry, and
+# every builder of the last years knows cache mounts without it.
+
+ARG RUST_IMAGE=rust:1-bookworm
+ARG RUNTIME_IMAGE=debian:bookworm-slim
+
+FROM ${RUST_IMAGE} AS build
+WORKDIR /src
+COPY . .
+# Dependencies live in cache mounts: the registry so that they are fetched once, the
+# target folder so that a changed line of ours recompiles one crate and not two
+# hundred. Mounts are gone after the step, hence the binary is taken out within it.
+# Symbols for backtraces stay, debug information (several MB of std's) goes.
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,target=/usr/local/cargo/git,sharing=locked \
+    --mount=type=cache,target=/src/target,sharing=locked \
+    cargo build --release --locked --bin quorate \
+ && install -D -m 0755 target/release/quorate /out/quorate \
+ && strip --strip-debug /out/quorate
+
+FROM ${RUNTIME_IMAGE}
+# Roots for rediss:// nodes, OTLP collectors and https servers with public certificates.
+# Taken from the build image, so that this stage runs no package manager.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /out/quorate /usr/local/bin/quorate
+
+# A container's loopback reaches nobody, so it listens on all addresses. `serve` then
+# insists on --api-keys (or on being told --insecure-no-auth), which is as it should be.
+ENV QUORATE_LISTEN=0.0.0.0:8080 \
+    QUORATE_LOG_FORMAT=json
+
+# By number, so that Kubernetes' runAsNonRoot can see that it is not root. The process
+# writes no file at all: a read-only root file system needs no further mount.
+USER 10001:10001
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+# Exec form: no shell has to start every ten seconds. It asks QUORATE_SERVER, by default
+# http://127.0.0.1:8080; set that when the port or TLS is changed.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
+    CMD ["/usr/local/bin/quorate", "healthcheck"]
+ENTRYPOINT ["/usr/local/bin/quorate"]
+CMD ["serve"]

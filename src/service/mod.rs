@@ -1,0 +1,325 @@
+//! What a lock, a semaphore, an election *means*: waiting, holding, idempotency.
+//!
+//! One mechanism, [`leases`], carries all four primitives; what differs between
+//! them (which keys, how refusals read) stands in a small file each. Errors here
+//! know the domain and nothing of HTTP.
+
+pub mod elections;
+pub mod fencing;
+pub mod hold;
+pub mod leases;
+pub mod locks;
+pub mod multilocks;
+pub mod semaphores;
+pub mod waiting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::domain::{Candidate, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value};
+use crate::quorum::{Engine, Grant};
+
+/// The primitives, as metrics label them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Primitive {
+    /// An exclusive lock.
+    Lock,
+    /// Several locks under one lease.
+    Multilock,
+    /// A counting semaphore.
+    Semaphore,
+    /// Leader election.
+    Election,
+}
+
+impl Primitive {
+    /// All of them, in the order of their discriminants.
+    pub const ALL: [Self; 4] = [Self::Lock, Self::Multilock, Self::Semaphore, Self::Election];
+
+    /// The label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Multilock => "multilock",
+            Self::Semaphore => "semaphore",
+            Self::Election => "election",
+        }
+    }
+}
+
+/// What a lease is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// One lock.
+    Lock(Name),
+    /// 2–64 distinct locks, all or nothing.
+    Multilock(Vec<Name>),
+    /// `permits` of `limit` slots of a semaphore.
+    Semaphore {
+        /// Its name.
+        name: Name,
+        /// How many permits there are, 1–10 000: slots 0 … limit − 1.
+        limit: u32,
+        /// How many are asked for, 1–limit.
+        permits: u32,
+    },
+    /// An election.
+    Election(Name),
+}
+
+impl Target {
+    /// Which primitive this is.
+    pub fn primitive(&self) -> Primitive {
+        match self {
+            Self::Lock(_) => Primitive::Lock,
+            Self::Multilock(_) => Primitive::Multilock,
+            Self::Semaphore { .. } => Primitive::Semaphore,
+            Self::Election(_) => Primitive::Election,
+        }
+    }
+}
+
+/// Which lease an extension or a release speaks of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// A lock's.
+    Lock(Name),
+    /// A multilock's, with all its names.
+    Multilock(Vec<Name>),
+    /// A semaphore's; the nodes know the slots.
+    Semaphore(Name),
+    /// An election's.
+    Election(Name),
+}
+
+impl Held {
+    /// Which primitive this is.
+    pub fn primitive(&self) -> Primitive {
+        match self {
+            Self::Lock(_) => Primitive::Lock,
+            Self::Multilock(_) => Primitive::Multilock,
+            Self::Semaphore(_) => Primitive::Semaphore,
+            Self::Election(_) => Primitive::Election,
+        }
+    }
+}
+
+/// How a lease is asked for. Durations are checked against the limits by the API.
+#[derive(Debug, Clone)]
+pub struct AcquireOptions {
+    /// Life of the lease without extension, ms.
+    pub ttl_ms: u64,
+    /// How long to wait for it, ms; 0 = not at all.
+    pub wait_ms: u64,
+    /// What is stored with it.
+    pub note: Note,
+    /// Makes a retry safe.
+    pub request: Option<RequestId>,
+}
+
+/// What is stored with a lease and shown to those who inspect it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// When it was acquired, ms since the epoch; for display.
+    #[serde(rename = "a", default)]
+    pub acquired_at_ms: u64,
+    /// Free label of the holder.
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// Free map of the holder.
+    #[serde(rename = "m", default, skip_serializing_if = "Metadata::is_empty")]
+    pub metadata: Metadata,
+    /// Elections: who campaigns.
+    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Candidate>,
+    /// Elections: what the leader proclaims.
+    #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Value>,
+    /// Elections: how often it proclaimed, so that A → B → A is seen.
+    #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
+    pub proclaimed: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// How the nodes stood, for people: `{total, quorum, granted, held, failed}`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Nodes {
+    /// Configured nodes.
+    pub total: u32,
+    /// How many make a quorum.
+    pub quorum: u32,
+    /// Granted, matched or released here.
+    pub granted: u32,
+    /// Held by another lease.
+    pub held: u32,
+    /// Abstained, or did not answer.
+    pub failed: u32,
+}
+
+/// A lease as its holder gets it.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    /// Secret and token.
+    pub handle: LeaseHandle,
+    /// Life without extension, ms.
+    pub ttl_ms: u64,
+    /// Until when the holder may rely on it (drift taken off), monotonic.
+    pub valid_until: Instant,
+    /// What is stored with it.
+    pub note: Note,
+    /// Semaphores: the slots held. Empty for the others.
+    pub slots: Vec<u32>,
+    /// How long the caller waited, ms.
+    pub waited_ms: u64,
+    /// Granting rounds that were needed.
+    pub attempts: u32,
+    /// The votes.
+    pub nodes: Nodes,
+}
+
+impl Lease {
+    /// What is left of the validity at `now`, ms.
+    pub fn validity_ms(&self, now: Instant) -> u64 {
+        self.valid_until.saturating_duration_since(now).as_millis() as u64
+    }
+}
+
+/// A lease on its way to the caller. Dropped before [`Granted::deliver`], it is undone on
+/// every node: a caller that went away leaves nothing behind (PROTOCOL §1.5).
+#[must_use]
+pub struct Granted {
+    /// The lease.
+    pub lease: Lease,
+    /// Undoes the grant unless delivered.
+    pub grant: Grant,
+}
+
+impl Granted {
+    /// The caller has it.
+    pub fn deliver(self) -> Lease {
+        self.grant.keep();
+        self.lease
+    }
+}
+
+/// Somebody's lease, as everyone may see it.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    /// Its fencing token (an election's term).
+    pub token: Token,
+    /// Until it expires unless extended, ms.
+    pub remaining_ms: u64,
+    /// What is stored with it.
+    pub note: Note,
+    /// Semaphores: its slots. Empty for the others.
+    pub slots: Vec<u32>,
+}
+
+/// Answer to looking at a lock or an election.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// Who holds it, where a quorum agrees on one lease.
+    pub holder: Option<Holder>,
+    /// Highest token known to a quorum.
+    pub highest_token: Option<Token>,
+    /// Waiters on this API server.
+    pub waiters: usize,
+    /// How the nodes stood: `held` counts those that hold a lease.
+    pub nodes: Nodes,
+}
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// Held by someone else (lock, multilock, election), or full (semaphore).
+    #[error("held by someone else")]
+    Contended {
+        /// Which primitive.
+        primitive: Primitive,
+        /// The holders; empty while no single lease has a quorum.
+        holders: Vec<Holder>,
+        /// When asking again makes sense, ms.
+        retry_after_ms: u64,
+        /// The votes.
+        nodes: Nodes,
+        /// Whether the caller waited for it (metrics tell `timeout` from `held`).
+        waited: bool,
+    },
+    /// The lease is not held any more.
+    #[error("the lease is not held any more")]
+    LeaseLost {
+        /// The votes.
+        nodes: Nodes,
+    },
+    /// Fewer than a quorum of nodes answered; not granted, nothing left behind.
+    #[error("fewer than a quorum of nodes answered")]
+    QuorumUnavailable {
+        /// The votes.
+        nodes: Nodes,
+        /// When asking again makes sense, ms.
+        retry_after_ms: u64,
+    },
+    /// A later token has been issued.
+    #[error("a later token has been issued")]
+    StaleToken {
+        /// The highest known.
+        highest: Token,
+    },
+    /// The waiting room is full.
+    #[error("too many waiters")]
+    TooManyWaiters {
+        /// When asking again makes sense, ms.
+        retry_after_ms: u64,
+    },
+    /// The server drains.
+    #[error("shutting down")]
+    ShuttingDown,
+}
+
+/// Bounds of waiting.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitLimits {
+    /// Waiters in all.
+    pub waiters_max: usize,
+    /// Waiters per name.
+    pub waiters_per_name_max: usize,
+}
+
+/// The service over one engine. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    /// The engine.
+    pub engine: Arc<Engine>,
+    pub(crate) rooms: Arc<waiting::Rooms>,
+    pub(crate) watches: Arc<elections::Watches>,
+}
+
+impl Service {
+    /// A service over `engine`.
+    pub fn new(engine: Arc<Engine>, limits: WaitLimits) -> Self {
+        let rooms = waiting::Rooms::new(Arc::clone(&engine), limits);
+        Self { engine, rooms, watches: Arc::default() }
+    }
+
+    /// Ends all waiting with [`ServiceError::ShuttingDown`]; grants in flight finish.
+    pub fn drain(&self) {
+        self.rooms.close();
+    }
+
+    /// Whether [`Service::drain`] was called.
+    pub fn is_draining(&self) -> bool {
+        self.rooms.is_closed()
+    }
+}
+
+/// Suggested pause before another try, from how long the holder has left.
+pub(crate) fn retry_after(remaining_ms: Option<u64>) -> u64 {
+    const AGAIN: Duration = Duration::from_millis(1000);
+    remaining_ms.unwrap_or(100).clamp(50, AGAIN.as_millis() as u64)
+}
