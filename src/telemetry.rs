@@ -15,9 +15,8 @@ use crate::node::{NodeError, Script};
 use crate::service::Primitive;
 
 /// Seconds; from a round trip on loopback to a lease's life.
-const LATENCY_BUCKETS: &[f64] = &[
-    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
-];
+const LATENCY_BUCKETS: &[f64] =
+    &[0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 /// Seconds; waiting and holding take as long as people let them.
 const LONG_BUCKETS: &[f64] =
     &[0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
@@ -74,8 +73,19 @@ const UNDOS: [&str; 3] = ["done", "expired", "abandoned"];
 
 /// Outcomes of a call to a node, as `quorate_node_requests_total` labels them.
 const NODE_OUTCOMES: [&str; 13] = [
-    "done", "refused", "timeout", "connection", "down", "quarantined", "node_refused", "overloaded",
-    "unmarked", "clock_ahead", "undone", "redis_error", "nonsense",
+    "done",
+    "refused",
+    "timeout",
+    "connection",
+    "down",
+    "quarantined",
+    "node_refused",
+    "overloaded",
+    "unmarked",
+    "clock_ahead",
+    "undone",
+    "redis_error",
+    "nonsense",
 ];
 
 /// The handles.
@@ -127,7 +137,9 @@ impl Metrics {
                     counter!("quorate_releases_total", "primitive" => p.name(), "outcome" => outcome)
                 })
             }),
-            acquire_seconds: by_primitive(&|p| histogram!("quorate_acquire_duration_seconds", "primitive" => p)),
+            acquire_seconds: by_primitive(
+                &|p| histogram!("quorate_acquire_duration_seconds", "primitive" => p),
+            ),
             wait_seconds: by_primitive(&|p| histogram!("quorate_wait_duration_seconds", "primitive" => p)),
             hold_seconds: by_primitive(&|p| histogram!("quorate_hold_duration_seconds", "primitive" => p)),
             undos: UNDOS.map(|outcome| counter!("quorate_undos_total", "outcome" => outcome)),
@@ -275,7 +287,10 @@ fn describe() {
     describe_counter!("quorate_acquisitions_total", "Acquisitions by primitive and outcome");
     describe_counter!("quorate_extensions_total", "Extensions by primitive and outcome");
     describe_counter!("quorate_releases_total", "Releases by primitive and outcome");
-    describe_histogram!("quorate_acquire_duration_seconds", "From the request to the grant, waiting included");
+    describe_histogram!(
+        "quorate_acquire_duration_seconds",
+        "From the request to the grant, waiting included"
+    );
     describe_histogram!("quorate_wait_duration_seconds", "Time spent in the waiting room");
     describe_histogram!("quorate_hold_duration_seconds", "From the grant to the release");
     describe_gauge!("quorate_waiters", "Requests in the waiting room");

@@ -1,1 +1,534 @@
 //! Builders of commands and readers of answers, one pair a script.
+//!
+//! The only place that knows how the scripts' keys, arguments and replies look
+//! from this side; the other side is documented at the top of each script.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Answer, Command, NodeError, Script, Settle, Value};
+use crate::domain::{LeaseId, Name, Token};
+
+/// How keys are called, below one prefix.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    prefix: Box<str>,
+}
+
+impl Keys {
+    /// Keys that begin with `prefix` and a colon.
+    pub fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.into() }
+    }
+
+    /// The marker of the node.
+    pub fn marker(&self) -> String {
+        format!("{}:node", self.prefix)
+    }
+
+    /// A lock's record; its fence too. Also the channel of its releases.
+    pub fn lock(&self, name: &Name) -> String {
+        format!("{}{name}", self.lock_prefix())
+    }
+
+    /// What every lock's key begins with.
+    pub fn lock_prefix(&self) -> String {
+        format!("{}:lock:", self.prefix)
+    }
+
+    /// An election's record and channel.
+    pub fn election(&self, name: &Name) -> String {
+        format!("{}:election:{name}", self.prefix)
+    }
+
+    /// A semaphore's index and channel; its slots' records are this, `/` and the number.
+    pub fn semaphore(&self, name: &Name) -> String {
+        format!("{}:semaphore:{name}", self.prefix)
+    }
+
+    fn tombstone(&self, lease: &LeaseId) -> String {
+        format!("{}:undone:{}", self.prefix, lease.expose())
+    }
+}
+
+/// The keys that one lease covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// These records, all or none: a lock, an election, a multilock.
+    Records(SmallVec<[Arc<str>; 1]>),
+    /// Slots of the semaphore with this index.
+    Slots(Arc<str>),
+}
+
+impl Scope {
+    /// Where changes are published: each record, or the index.
+    pub fn channels(&self) -> &[Arc<str>] {
+        match self {
+            Self::Records(keys) => keys,
+            Self::Slots(index) => std::slice::from_ref(index),
+        }
+    }
+
+    fn lease_keys(&self, mut command: Command) -> Command {
+        for key in self.channels() {
+            command = command.key(key);
+        }
+        command
+    }
+
+    /// `n` of extend.lua and release.lua, which look slots up by the lease.
+    fn count(&self) -> u64 {
+        match self {
+            Self::Records(keys) => keys.len() as u64,
+            Self::Slots(_) => 0,
+        }
+    }
+
+    /// KEYS and slots of acquire.lua and heal.lua, which name the slots.
+    fn with_slots(&self, mut command: Command, slots: &[u32]) -> Command {
+        match self {
+            Self::Records(_) => self.lease_keys(command),
+            Self::Slots(index) => {
+                for slot in slots {
+                    command = command.key(&format!("{index}/{slot}"));
+                }
+                command.key(index)
+            }
+        }
+    }
+
+    fn count_with(&self, slots: &[u32]) -> u64 {
+        match self {
+            Self::Records(keys) => keys.len() as u64,
+            Self::Slots(_) => slots.len() as u64,
+        }
+    }
+}
+
+/// Bounds that every script of a deployment gets.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// How far a token may be ahead of a node's clock, ms (PROTOCOL §2.4).
+    pub clock_bound_ms: u64,
+    /// How long a fence outlives its lease, ms (§2.3).
+    pub fence_retention_ms: u64,
+}
+
+impl Bounds {
+    /// How long a tombstone waits for the acquire that it overtook, ms: both sit in the
+    /// same stalled node and run within moments of each other.
+    const TOMBSTONE_MS: u64 = 60_000;
+
+    fn ahead_us(&self) -> u64 {
+        self.clock_bound_ms * 1000
+    }
+}
+
+/// What acquire.lua is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// What the lease shall cover.
+    pub scope: &'a Scope,
+    /// Of a semaphore: which slots.
+    pub slots: &'a [u32],
+    /// Life, ms.
+    pub ttl_ms: u64,
+    /// The caller's request id.
+    pub request: Option<&'a str>,
+    /// Stored with the lease.
+    pub data: &'a str,
+    /// Only see who holds it.
+    pub look_only: bool,
+}
+
+fn slot_args(mut command: Command, scope: &Scope, slots: &[u32]) -> Command {
+    if matches!(scope, Scope::Slots(_)) {
+        for &slot in slots {
+            command = command.number(u64::from(slot));
+        }
+    }
+    command
+}
+
+/// Command of acquire.lua.
+pub fn acquire(keys: &Keys, bounds: &Bounds, ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
+    let command = Command::new(Script::Acquire).key(&keys.tombstone(lease));
+    let command = ask
+        .scope
+        .with_slots(command, ask.slots)
+        .arg(lease.expose())
+        .arg(ask.request.unwrap_or("-"))
+        .number(ask.ttl_ms)
+        .number(proposed)
+        .number(bounds.ahead_us())
+        .number(bounds.fence_retention_ms)
+        .number(u64::from(ask.look_only))
+        .number(ask.scope.count_with(ask.slots))
+        .arg(ask.data);
+    slot_args(command, ask.scope, ask.slots)
+}
+
+/// A lease as one node stores it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// Its id. Stays inside the server.
+    pub lease: LeaseId,
+    /// Its token, as this node knows it.
+    pub token: Token,
+    /// Until it expires here, ms.
+    pub remaining_ms: u64,
+    /// Life without extension, ms.
+    pub ttl_ms: u64,
+    /// What is stored with it.
+    pub data: String,
+    /// Whether it was granted to the request id that asks now.
+    pub same_request: bool,
+    /// Of a semaphore, where the request is the same: its slots.
+    pub slots: Vec<u32>,
+}
+
+/// Vote of acquire.lua.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GrantVote {
+    /// Granted, with this token.
+    Granted(u64),
+    /// Held by this lease; `None` where only looking found nobody.
+    Held(Option<Holding>),
+}
+
+impl GrantVote {
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// [`NodeError::Nonsense`].
+    pub fn read(answer: Answer) -> Result<Self, NodeError> {
+        match (answer.done, answer.rest.as_slice()) {
+            (true, [token]) => token.as_u64().map(Self::Granted).ok_or(NodeError::Nonsense),
+            (false, []) => Ok(Self::Held(None)),
+            (false, [Value::List(fields)]) => {
+                let [remaining, ttl, token, _fence, lease, same, data, slots @ ..] = fields.as_slice() else {
+                    return Err(NodeError::Nonsense);
+                };
+                let mut holding = holding(remaining, ttl, token, lease, data)?;
+                holding.same_request = same == &Value::Int(1);
+                if let [slots] = slots {
+                    holding.slots = read_slots(slots)?;
+                }
+                Ok(Self::Held(Some(holding)))
+            }
+            _ => Err(NodeError::Nonsense),
+        }
+    }
+}
+
+fn holding(
+    remaining: &Value,
+    ttl: &Value,
+    token: &Value,
+    lease: &Value,
+    data: &Value,
+) -> Result<Holding, NodeError> {
+    let read = || {
+        Some(Holding {
+            lease: LeaseId::parse(lease.as_text()?).ok()?,
+            token: Token::new(token.as_u64()?).ok()?,
+            remaining_ms: remaining.as_u64()?,
+            ttl_ms: ttl.as_u64()?,
+            data: data.as_text()?.to_owned(),
+            same_request: false,
+            slots: Vec::new(),
+        })
+    };
+    read().ok_or(NodeError::Nonsense)
+}
+
+fn read_slots(value: &Value) -> Result<Vec<u32>, NodeError> {
+    let text = value.as_text().ok_or(NodeError::Nonsense)?;
+    text.split_ascii_whitespace().map(|slot| slot.parse().map_err(|_| NodeError::Nonsense)).collect()
+}
+
+/// How extend.lua sets the remaining time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// To this, ms.
+    Ttl(u64),
+    /// To the lease's own ttl.
+    Own,
+    /// Leave it.
+    Keep,
+}
+
+/// Command of extend.lua. `data` replaces what is stored with the lease.
+pub fn extend(
+    bounds: &Bounds,
+    scope: &Scope,
+    lease: &LeaseId,
+    token: Token,
+    renewal: Renewal,
+    data: Option<&str>,
+) -> Command {
+    let command = scope.lease_keys(Command::new(Script::Extend)).arg(lease.expose()).number(token.get());
+    let command = match renewal {
+        Renewal::Ttl(ttl_ms) => command.number(ttl_ms),
+        Renewal::Own => command.arg("own"),
+        Renewal::Keep => command.arg("keep"),
+    };
+    command
+        .number(bounds.ahead_us())
+        .number(bounds.fence_retention_ms)
+        .number(scope.count())
+        .arg(data.unwrap_or(""))
+}
+
+/// Vote of extend.lua: what the node stores now, or `None` where the lease is not held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extended {
+    /// Until it expires here, ms.
+    pub remaining_ms: u64,
+    /// Life without extension, ms.
+    pub ttl_ms: u64,
+    /// What is stored with it.
+    pub data: String,
+    /// The request id it was granted to.
+    pub request: Option<String>,
+    /// Of a semaphore: its slots.
+    pub slots: Vec<u32>,
+}
+
+impl Extended {
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// [`NodeError::Nonsense`].
+    pub fn read(answer: Answer) -> Result<Option<Self>, NodeError> {
+        if !answer.done {
+            return Ok(None);
+        }
+        let [remaining, ttl, data, request, slots] = answer.rest.as_slice() else {
+            return Err(NodeError::Nonsense);
+        };
+        let read = || {
+            Some(Self {
+                remaining_ms: remaining.as_u64()?,
+                ttl_ms: ttl.as_u64()?,
+                data: data.as_text()?.to_owned(),
+                request: Some(request.as_text()?).filter(|&r| r != "-").map(str::to_owned),
+                slots: read_slots(slots).ok()?,
+            })
+        };
+        read().map(Some).ok_or(NodeError::Nonsense)
+    }
+}
+
+/// Command of heal.lua: gives `extended` back to a node that lost it.
+pub fn heal(
+    keys: &Keys,
+    bounds: &Bounds,
+    scope: &Scope,
+    lease: &LeaseId,
+    token: Token,
+    extended: &Extended,
+    remaining_ms: u64,
+) -> Command {
+    let slots = &extended.slots;
+    let command = Command::new(Script::Heal).key(&keys.tombstone(lease));
+    let command = scope
+        .with_slots(command, slots)
+        .arg(lease.expose())
+        .number(token.get())
+        .number(remaining_ms)
+        .number(extended.ttl_ms)
+        .number(bounds.ahead_us())
+        .number(bounds.fence_retention_ms)
+        .arg(extended.request.as_deref().unwrap_or("-"))
+        .number(scope.count_with(slots))
+        .arg(&extended.data);
+    slot_args(command, scope, slots)
+}
+
+/// Command of release.lua. `tell` publishes that the lease is gone.
+pub fn release(
+    keys: &Keys,
+    bounds: &Bounds,
+    scope: &Scope,
+    lease: &LeaseId,
+    settle: Settle,
+    tell: bool,
+) -> Command {
+    let mut command = scope
+        .lease_keys(Command::new(Script::Release).key(&keys.tombstone(lease)))
+        .arg(lease.expose())
+        .number(bounds.fence_retention_ms)
+        .number(Bounds::TOMBSTONE_MS)
+        .number(scope.count())
+        .number(u64::from(tell));
+    command.settle = Some(settle);
+    command
+}
+
+/// Command of read.lua.
+pub fn read<'a>(keys: impl IntoIterator<Item = &'a str>) -> Command {
+    keys.into_iter().fold(Command::new(Script::Read), Command::key)
+}
+
+/// What one node stores under one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The lease, where one is held.
+    pub holding: Option<Holding>,
+    /// The fence: the highest token known here.
+    pub fence: u64,
+}
+
+/// Reads the answer of read.lua: an entry a key, `None` where nothing is stored.
+///
+/// # Errors
+/// [`NodeError::Nonsense`].
+pub fn read_entries(answer: Answer, count: usize) -> Result<Vec<Option<Entry>>, NodeError> {
+    if answer.rest.len() != count {
+        return Err(NodeError::Nonsense);
+    }
+    answer.rest.iter().map(read_entry).collect()
+}
+
+fn read_entry(value: &Value) -> Result<Option<Entry>, NodeError> {
+    let fields = match value {
+        Value::Nil => return Ok(None),
+        Value::List(fields) => fields.as_slice(),
+        _ => return Err(NodeError::Nonsense),
+    };
+    let [remaining, ttl, token, fence, lease, data] = fields else {
+        return Err(NodeError::Nonsense);
+    };
+    let fence = fence.as_u64().ok_or(NodeError::Nonsense)?;
+    let holding = match lease.as_text() {
+        Some("") => None,
+        _ => Some(holding(remaining, ttl, token, lease, data)?),
+    };
+    Ok(Some(Entry { holding, fence }))
+}
+
+/// Command of survey.lua.
+pub fn survey(index: &str) -> Command {
+    Command::new(Script::Survey).key(index)
+}
+
+/// What one node knows of a semaphore.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Slots taken here.
+    pub taken: Vec<u32>,
+    /// Until the first of them expires, ms; `None` where none is taken.
+    pub first_expiry_ms: Option<u64>,
+}
+
+impl Survey {
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// [`NodeError::Nonsense`].
+    pub fn read(answer: Answer) -> Result<Self, NodeError> {
+        let [Value::List(slots), first] = answer.rest.as_slice() else {
+            return Err(NodeError::Nonsense);
+        };
+        let taken = slots
+            .iter()
+            .map(|slot| slot.as_text().and_then(|text| text.parse().ok()).ok_or(NodeError::Nonsense))
+            .collect::<Result<_, _>>()?;
+        let first = first.as_u64().ok_or(NodeError::Nonsense)?;
+        Ok(Self { taken, first_expiry_ms: Some(first).filter(|&ms| ms > 0) })
+    }
+}
+
+/// Command of issue.lua.
+pub fn issue(bounds: &Bounds, key: &str, proposed: u64) -> Command {
+    Command::new(Script::Issue)
+        .key(key)
+        .number(proposed)
+        .number(bounds.ahead_us())
+        .number(bounds.fence_retention_ms)
+}
+
+/// Reads the answer of issue.lua.
+///
+/// # Errors
+/// [`NodeError::Nonsense`].
+pub fn read_issued(answer: &Answer) -> Result<u64, NodeError> {
+    match answer.rest.as_slice() {
+        [token] => token.as_u64().ok_or(NodeError::Nonsense),
+        _ => Err(NodeError::Nonsense),
+    }
+}
+
+/// Command of list.lua: one step over the keys that begin with `prefix`.
+pub fn list(prefix: &str, cursor: &str, count: u64) -> Command {
+    // Of a glob's special letters only the prefix of the deployment may hold any.
+    let mut pattern = String::with_capacity(prefix.len() + 8);
+    for letter in prefix.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern.push('*');
+    Command::new(Script::List).arg(cursor).arg(&pattern).number(count)
+}
+
+/// One step of a walk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListStep {
+    /// Where to go on; `"0"` at the end.
+    pub cursor: String,
+    /// Keys with the leases held there.
+    pub held: Vec<(String, Holding)>,
+}
+
+impl ListStep {
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// [`NodeError::Nonsense`].
+    pub fn read(answer: Answer) -> Result<Self, NodeError> {
+        let [cursor, held @ ..] = answer.rest.as_slice() else { return Err(NodeError::Nonsense) };
+        let cursor = cursor.as_text().ok_or(NodeError::Nonsense)?.to_owned();
+        let held = held
+            .iter()
+            .map(|item| {
+                let Some([key, remaining, ttl, token, _fence, lease, data]) = item.as_list() else {
+                    return Err(NodeError::Nonsense);
+                };
+                let key = key.as_text().ok_or(NodeError::Nonsense)?.to_owned();
+                Ok((key, holding(remaining, ttl, token, lease, data)?))
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { cursor, held })
+    }
+}
+
+/// Command of publish.lua.
+pub fn publish(channels: &[Arc<str>]) -> Command {
+    channels.iter().fold(Command::new(Script::Publish), |command, channel| command.key(channel))
+}
+
+/// Command of status.lua.
+pub fn status(keys: &Keys) -> Command {
+    Command::new(Script::Status).key(&keys.marker())
+}
+
+/// Command of mark.lua: from the marker `seen` (`None` = absent) to `new`.
+pub fn mark(keys: &Keys, seen: Option<&str>, new: &str) -> Command {
+    Command::new(Script::Mark).key(&keys.marker()).arg(seen.unwrap_or("")).arg(new)
+}
+
+/// Reads the marker in an answer of status.lua or mark.lua.
+///
+/// # Errors
+/// [`NodeError::Nonsense`].
+pub fn read_marker(answer: &Answer) -> Result<Option<String>, NodeError> {
+    match answer.rest.as_slice() {
+        [] | [Value::Nil] => Ok(None),
+        [Value::Text(marker)] => Ok(Some(marker.clone())),
+        _ => Err(NodeError::Nonsense),
+    }
+}

@@ -1,1 +1,477 @@
-//! A node as a voter.
+//! A node as a voter: its gate, its breaker, its clock, its debts.
+//!
+//! The hot path reads one atomic pointer: the [`Gate`], which either lends the
+//! marker to a call or says at once why the node abstains, so that a dead node
+//! costs nothing. A keeper task per node probes it, moves the gate, and pays
+//! the node's debts: releases that it has not confirmed yet.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::calls::{self, Keys};
+use super::quarantine::{Board, Standing};
+use super::{Answer, Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
+use crate::clock::Clock;
+use crate::domain::drift_ms;
+use crate::telemetry::{NodeMetrics, Undo, metrics};
+
+/// Between probes of a node that votes.
+const PROBE: Duration = Duration::from_secs(1);
+/// Between probes of one that does not: a recovered node is used again within a second.
+const PROBE_AGAIN: Duration = Duration::from_millis(200);
+/// Debts kept per node; the oldest go first, since their leases expire first.
+const DEBTS_MAX: usize = 65_536;
+/// Debts paid at once.
+const DEBTS_BATCH: usize = 256;
+/// A clock step up to this much, ms, is inside the drift that a lease of the default ttl allows for.
+const STEP_BUDGET_TTL_MS: u64 = 30_000;
+
+/// Whether a call may go to the node.
+#[derive(Debug)]
+enum Gate {
+    Open(Marker),
+    Shut(NodeError),
+}
+
+/// A vote on its way.
+pub enum Pending {
+    /// Sent.
+    Sent(oneshot::Receiver<Result<Answer, NodeError>>),
+    /// The node abstains; taken once.
+    Abstained(Option<NodeError>),
+}
+
+impl Future for Pending {
+    type Output = Result<Answer, NodeError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Sent(receiver) => {
+                Pin::new(receiver).poll(context).map(|answer| answer.unwrap_or(Err(NodeError::Dropped)))
+            }
+            Self::Abstained(why) => Poll::Ready(Err(why.take().unwrap_or(NodeError::Dropped))),
+        }
+    }
+}
+
+/// A node of the deployment, as the API shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeView {
+    /// `n1`, `n2`, … in the order of the configuration.
+    pub id: String,
+    /// Without password.
+    pub address: String,
+    /// `voting`, `quarantined`, `down` or `refused`.
+    pub state: &'static str,
+    /// Why it does not vote.
+    pub reason: Option<String>,
+    /// When it may vote, ms.
+    pub voting_in_ms: Option<u64>,
+    /// Once known.
+    pub redis_version: Option<String>,
+    /// Recent time to an answer.
+    pub latency_ms: Option<f64>,
+}
+
+/// One configured node.
+pub struct Member {
+    index: usize,
+    node: Arc<dyn Node>,
+    clock: Arc<dyn Clock>,
+    keys: Keys,
+    board: Arc<Mutex<Board>>,
+    gate: ArcSwap<Gate>,
+    standing: Mutex<Standing>,
+    /// The node failed a call since the last probe.
+    failed: AtomicBool,
+    wake: Notify,
+    debts: Mutex<VecDeque<Arc<Command>>>,
+    baseline: Mutex<Option<ClockBaseline>>,
+    /// Smoothed time to an answer, µs; 0 = none yet.
+    latency_us: AtomicU64,
+    metrics: NodeMetrics,
+    on_change: Notify,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds one of these; if it did, the data is still whole.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Member {
+    /// Node number `index` of the deployment on `board`.
+    pub fn new(
+        index: usize,
+        node: Arc<dyn Node>,
+        clock: Arc<dyn Clock>,
+        keys: Keys,
+        board: Arc<Mutex<Board>>,
+    ) -> Arc<Self> {
+        let metrics = NodeMetrics::new(&format!("n{}", index + 1));
+        metrics.state(2);
+        Arc::new(Self {
+            index,
+            node,
+            clock,
+            keys,
+            board,
+            gate: ArcSwap::from_pointee(Gate::Shut(NodeError::Down)),
+            standing: Mutex::new(Standing::Down),
+            failed: AtomicBool::new(false),
+            wake: Notify::new(),
+            debts: Mutex::default(),
+            baseline: Mutex::default(),
+            latency_us: AtomicU64::new(0),
+            metrics,
+            on_change: Notify::new(),
+        })
+    }
+
+    /// The driver below.
+    pub fn node(&self) -> &Arc<dyn Node> {
+        &self.node
+    }
+
+    /// Whether it votes.
+    pub fn is_voting(&self) -> bool {
+        matches!(**self.gate.load(), Gate::Open(_))
+    }
+
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
+        lock(&self.standing).clone()
+    }
+
+    /// Recent time to an answer.
+    pub fn latency(&self) -> Option<Duration> {
+        match self.latency_us.load(Ordering::Relaxed) {
+            0 => None,
+            us => Some(Duration::from_micros(us)),
+        }
+    }
+
+    /// Asks for a vote. Sent before this returns, or not at all.
+    pub fn vote(self: &Arc<Self>, command: &Arc<Command>) -> Pending {
+        match &**self.gate.load() {
+            Gate::Open(marker) => Pending::Sent(self.submit(command, Some(marker.clone()))),
+            Gate::Shut(why) => Pending::Abstained(Some(why.clone())),
+        }
+    }
+
+    /// Sends what needs no marker. A release that fails becomes a debt.
+    pub fn tell(self: &Arc<Self>, command: &Arc<Command>) -> Pending {
+        if command.settle.is_some() {
+            match &**self.gate.load() {
+                Gate::Shut(NodeError::Down) => {
+                    self.owe(Arc::clone(command));
+                    return Pending::Abstained(Some(NodeError::Down));
+                }
+                // Nothing of ours is there, and nothing there is ours to change.
+                Gate::Shut(why @ NodeError::Refused(_)) => return Pending::Abstained(Some(why.clone())),
+                _ => {}
+            }
+        }
+        Pending::Sent(self.submit(command, None))
+    }
+
+    fn is_reachable(&self) -> bool {
+        !matches!(**self.gate.load(), Gate::Shut(NodeError::Down | NodeError::Refused(_)))
+    }
+
+    fn submit(
+        self: &Arc<Self>,
+        command: &Arc<Command>,
+        marker: Option<Marker>,
+    ) -> oneshot::Receiver<Result<Answer, NodeError>> {
+        let watcher: Arc<dyn ReplyWatcher> = Arc::clone(self) as _;
+        let (reply, receiver) = ReplyTo::new(Arc::clone(command), Some(watcher), self.clock.now());
+        self.node.submit(Call { command: Arc::clone(command), marker, reply });
+        receiver
+    }
+
+    fn owe(&self, command: Arc<Command>) {
+        let mut debts = lock(&self.debts);
+        if debts.len() >= DEBTS_MAX {
+            count_undo(debts.pop_front().as_deref(), Undo::Abandoned);
+        }
+        debts.push_back(command);
+    }
+
+    /// Releases not confirmed yet.
+    pub fn debts(&self) -> usize {
+        lock(&self.debts).len()
+    }
+
+    fn pay_debts(self: &Arc<Self>) {
+        let now = self.clock.now();
+        let batch: Vec<_> = {
+            let mut debts = lock(&self.debts);
+            let count = debts.len().min(DEBTS_BATCH);
+            debts.drain(..count).collect()
+        };
+        for command in batch {
+            if command.settle.is_some_and(|settle| settle.until > now) {
+                // Its answer comes to `answered`, which keeps it as a debt where it fails again.
+                drop(self.submit(&command, None));
+            } else {
+                count_undo(Some(&command), Undo::Expired);
+            }
+        }
+    }
+
+    /// Probes the node for ever, moves the gate and pays the debts.
+    pub async fn keep(self: Arc<Self>, changed: Arc<Notify>) {
+        let mut generation = None;
+        loop {
+            self.probe(&mut generation).await;
+            changed.notify_waiters();
+            self.metrics.connections(self.node.connections());
+            if self.debts() > 0 && self.is_reachable() {
+                self.pay_debts();
+            }
+            let pause = if self.is_voting() && self.debts() == 0 { PROBE } else { PROBE_AGAIN };
+            let _ = tokio::time::timeout(pause, self.wake.notified()).await;
+        }
+    }
+
+    /// One look at the node: who it is, what marker it carries, whether it may vote.
+    pub async fn probe(self: &Arc<Self>, generation: &mut Option<u64>) {
+        // What fails from here on speaks against this probe's result.
+        self.failed.store(false, Ordering::Release);
+        let seen = self.look(generation).await;
+        let now = self.clock.now();
+        let verdict = {
+            let mut board = lock(&self.board);
+            match seen {
+                Ok((identity, marker)) => board.saw(self.index, identity, marker, now),
+                Err(_) => {
+                    *generation = None;
+                    board.lost(self.index);
+                }
+            }
+            board.judge(now).swap_remove(self.index)
+        };
+        if self.failed.load(Ordering::Acquire) && matches!(verdict.standing, Standing::Voting(_)) {
+            return;
+        }
+        self.stand(verdict.standing);
+        if let Some((seen, new)) = verdict.mark {
+            tracing::info!(node = self.metrics.node(), address = self.node.address(), "marking the node");
+            let command = Arc::new(calls::mark(&self.keys, seen.as_deref(), &new.to_string()));
+            if self.tell(&command).await.is_ok() {
+                self.wake.notify_one();
+            }
+        }
+    }
+
+    async fn look(
+        self: &Arc<Self>,
+        generation: &mut Option<u64>,
+    ) -> Result<(super::Identity, Option<String>), NodeError> {
+        let identity = self.node.identify().await?;
+        *generation = Some(self.node.generation());
+        let status = Arc::new(calls::status(&self.keys));
+        let answer = self.tell(&status).await?;
+        Ok((identity, calls::read_marker(&answer)?))
+    }
+
+    fn stand(&self, standing: Standing) {
+        let mut current = lock(&self.standing);
+        if *current == standing {
+            return;
+        }
+        let (gate, state) = match &standing {
+            Standing::Voting(expected) => {
+                let key = self.keys.marker().into();
+                (Gate::Open(Marker { key, expected: Arc::clone(expected) }), 0)
+            }
+            Standing::Quarantined { .. } => (Gate::Shut(NodeError::Quarantined), 1),
+            Standing::Down => (Gate::Shut(NodeError::Down), 2),
+            Standing::Refused(why) => (Gate::Shut(NodeError::Refused(Arc::clone(why))), 3),
+        };
+        let (node, address) = (self.metrics.node(), self.node.address());
+        match &standing {
+            Standing::Voting(_) => tracing::info!(node, address, "node votes"),
+            Standing::Quarantined { reason, .. } => tracing::warn!(node, address, reason, "node quarantined"),
+            Standing::Down => tracing::warn!(node, address, "node down"),
+            Standing::Refused(reason) => tracing::error!(node, address, %reason, "node refused"),
+        }
+        self.gate.store(Arc::new(gate));
+        self.metrics.state(state);
+        *current = standing;
+        self.on_change.notify_waiters();
+    }
+
+    /// The node as the API shows it.
+    pub fn view(&self) -> NodeView {
+        let standing = self.standing();
+        let (state, reason, until) = match &standing {
+            Standing::Voting(_) => ("voting", None, None),
+            Standing::Quarantined { until, reason } => ("quarantined", Some((*reason).to_owned()), *until),
+            Standing::Down => ("down", None, None),
+            Standing::Refused(why) => ("refused", Some(why.to_string()), None),
+        };
+        let now = self.clock.now();
+        NodeView {
+            id: self.metrics.node().to_owned(),
+            address: self.node.address().to_owned(),
+            state,
+            reason,
+            voting_in_ms: until.map(|until| until.saturating_duration_since(now).as_millis() as u64),
+            redis_version: lock(&self.board).version(self.index).map(str::to_owned),
+            latency_ms: self.latency().map(|latency| latency.as_secs_f64() * 1000.0),
+        }
+    }
+
+    /// Shuts the gate until the next probe says otherwise.
+    fn fail(&self, standing: Standing) {
+        self.failed.store(true, Ordering::Release);
+        if self.is_voting() {
+            self.stand(standing);
+        }
+        self.wake.notify_one();
+    }
+
+    fn watch_clock(&self, sent_at: Instant, node_ms: u64) {
+        let now = self.clock.now();
+        let stepped = {
+            let mut baseline = lock(&self.baseline);
+            let seen = ClockBaseline::new(sent_at, now, node_ms);
+            match &mut *baseline {
+                None => {
+                    *baseline = Some(seen);
+                    false
+                }
+                Some(known) => known.observe(seen),
+            }
+        };
+        if stepped {
+            tracing::error!(
+                node = self.metrics.node(),
+                address = self.node.address(),
+                "the node's clock stepped"
+            );
+            lock(&self.board).stepped(self.index, now);
+            self.fail(Standing::Quarantined { until: None, reason: "its clock stepped" });
+        }
+    }
+}
+
+impl ReplyWatcher for Member {
+    fn answered(&self, command: &Arc<Command>, sent_at: Instant, answer: &Result<Answer, NodeError>) {
+        let took = self.clock.now().saturating_duration_since(sent_at);
+        self.metrics.request(command.script, answer.as_ref().map(|a| a.done), took);
+        match answer {
+            Ok(answer) => {
+                let before = self.latency_us.load(Ordering::Relaxed);
+                let us = (took.as_micros() as u64).max(1);
+                let smoothed = if before == 0 { us } else { (before * 7 + us) / 8 };
+                self.latency_us.store(smoothed.max(1), Ordering::Relaxed);
+                self.watch_clock(sent_at, answer.node_ms);
+                count_undo(Some(command), Undo::Done);
+            }
+            Err(why) => {
+                match why {
+                    NodeError::Timeout | NodeError::Connection(_) => self.fail(Standing::Down),
+                    NodeError::Unmarked => {
+                        self.fail(Standing::Quarantined { until: None, reason: "its marker changed" });
+                    }
+                    _ => {}
+                }
+                tracing::debug!(
+                    node = self.metrics.node(), op = command.script.name(), error = %why, "node abstained"
+                );
+                if command.script == Script::Release {
+                    self.owe(Arc::clone(command));
+                    self.wake.notify_one();
+                }
+            }
+        }
+    }
+}
+
+fn count_undo(command: Option<&Command>, outcome: Undo) {
+    if command.and_then(|command| command.settle).is_some_and(|settle| settle.undo) {
+        metrics().undo(outcome);
+    }
+}
+
+/// What a node's clock was against ours: when its clock said `node_ms`, ours was in between.
+#[derive(Debug, Clone, Copy)]
+struct ClockBaseline {
+    from: Instant,
+    to: Instant,
+    node_ms: u64,
+}
+
+impl ClockBaseline {
+    fn new(from: Instant, to: Instant, node_ms: u64) -> Self {
+        Self { from, to, node_ms }
+    }
+
+    /// Takes a later sight in; true where the clock stepped between the two. Rates may
+    /// differ by the drift allowance, and an answer may have been made at any moment
+    /// between its request and its arrival.
+    fn observe(&mut self, seen: Self) -> bool {
+        let node_elapsed = seen.node_ms as i128 - self.node_ms as i128;
+        let longest = seen.to.saturating_duration_since(self.from).as_millis() as i128 + 1;
+        let shortest = seen.from.saturating_duration_since(self.to).as_millis() as i128 - 1;
+        let budget = drift_ms(STEP_BUDGET_TTL_MS) as i128 + longest / 100;
+        let stepped = node_elapsed > longest + budget || node_elapsed < shortest - budget;
+        // The tightest recent sight is the best base; an old one lets slow drift add up.
+        let width = |sight: &Self| sight.to.saturating_duration_since(sight.from);
+        if stepped
+            || width(&seen) <= width(self)
+            || seen.from.saturating_duration_since(self.to) > Duration::from_secs(5)
+        {
+            *self = seen;
+        }
+        stepped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sight(start: Instant, sent_ms: u64, took_ms: u64, node_ms: u64) -> ClockBaseline {
+        let from = start + Duration::from_millis(sent_ms);
+        ClockBaseline::new(from, from + Duration::from_millis(took_ms), node_ms)
+    }
+
+    #[test]
+    fn a_clock_that_runs_alike_has_not_stepped() {
+        let start = Instant::now();
+        let mut baseline = sight(start, 0, 1, 1_000_000);
+        for second in 1..100 {
+            let node_ms = 1_000_000 + second * 1000 + second / 2;
+            assert!(!baseline.observe(sight(start, second * 1000, 2, node_ms)));
+        }
+    }
+
+    #[test]
+    fn a_slow_answer_is_no_clock_step() {
+        let start = Instant::now();
+        let mut baseline = sight(start, 0, 1, 1_000_000);
+        assert!(!baseline.observe(sight(start, 10, 60_000, 1_030_000)));
+    }
+
+    #[test]
+    fn a_step_in_either_direction_is_seen() {
+        let start = Instant::now();
+        for step in [-60_000_i64, -500, 500, 60_000] {
+            let mut baseline = sight(start, 0, 1, 1_000_000);
+            let node_ms = (1_001_000 + step) as u64;
+            assert!(baseline.observe(sight(start, 1000, 1, node_ms)), "{step}");
+        }
+    }
+}

@@ -47,6 +47,11 @@ pub trait Node: Send + Sync + 'static {
     /// Address without password, for people.
     fn address(&self) -> &str;
 
+    /// How many connections for calls were made so far: another number, another identity perhaps.
+    fn generation(&self) -> u64 {
+        0
+    }
+
     /// Connections open now: (in use by calls, in use by hints).
     fn connections(&self) -> (usize, usize) {
         (1, 0)
@@ -67,6 +72,8 @@ pub trait HintSink: Send + Sync + 'static {
 pub struct Command {
     /// Which script.
     pub script: Script,
+    /// For a release: how long it is worth being repeated at a node that does not answer.
+    pub settle: Option<Settle>,
     words: Words,
     keys: usize,
 }
@@ -74,7 +81,7 @@ pub struct Command {
 impl Command {
     /// A command with its keys; arguments follow by [`Command::arg`].
     pub fn new(script: Script) -> Self {
-        Self { script, words: Words::default(), keys: 0 }
+        Self { script, settle: None, words: Words::default(), keys: 0 }
     }
 
     /// Adds a key. All keys come before the first argument.
@@ -106,6 +113,15 @@ impl Command {
     pub fn args(&self) -> impl ExactSizeIterator<Item = &str> {
         (self.keys..self.words.len()).map(|i| self.words.get(i))
     }
+}
+
+/// A debt: a release that a node must confirm.
+#[derive(Debug, Clone, Copy)]
+pub struct Settle {
+    /// From then on the lease has expired by itself.
+    pub until: Instant,
+    /// Whether it undoes a grant that nobody got (metrics tell the two apart).
+    pub undo: bool,
 }
 
 /// Many short strings in one allocation.

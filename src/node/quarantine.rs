@@ -1,1 +1,516 @@
-//! When a node may vote.
+//! When a node may vote (PROTOCOL §4), as a pure function of what was seen.
+//!
+//! A node that may have forgotten leases must abstain until every lease granted
+//! before could have expired. Each node carries a marker that names its Redis
+//! `run_id`, its deployment, N and the largest `max_ttl` ever used. A node whose
+//! marker is missing or names another `run_id` has restarted or lost its data:
+//! it is quarantined from first sight, then marked anew. [`Board`] holds what one
+//! API server has seen of all nodes; [`Board::judge`] says where each stands.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use super::Identity;
+use crate::domain::drift_ms;
+
+/// The content of a marker key: `1 RUN_ID DEPLOYMENT N MAX_TTL_MS`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkerText {
+    /// The Redis process that was marked.
+    pub run_id: String,
+    /// The deployment, [`deployment_id`] when it was founded.
+    pub deployment: String,
+    /// Configured nodes of the deployment.
+    pub total: usize,
+    /// The largest `max_ttl` ever used, ms.
+    pub max_ttl_ms: u64,
+}
+
+impl fmt::Display for MarkerText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "1 {} {} {} {}", self.run_id, self.deployment, self.total, self.max_ttl_ms)
+    }
+}
+
+impl FromStr for MarkerText {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let fields: Vec<&str> = text.split(' ').collect();
+        let ["1", run_id, deployment, total, max_ttl_ms] = fields.as_slice() else { return Err(()) };
+        Ok(Self {
+            run_id: (*run_id).to_owned(),
+            deployment: (*deployment).to_owned(),
+            total: total.parse().map_err(|_| ())?,
+            max_ttl_ms: max_ttl_ms.parse().map_err(|_| ())?,
+        })
+    }
+}
+
+/// The id of a deployment that is founded on these processes: the same whoever
+/// computes it, in whatever order and by whatever addresses it knows them.
+pub fn deployment_id<'a>(run_ids: impl IntoIterator<Item = &'a str>) -> String {
+    let mut run_ids: Vec<&str> = run_ids.into_iter().collect();
+    run_ids.sort_unstable();
+    let mut hash = Sha256::new();
+    for run_id in run_ids {
+        hash.update(run_id);
+        hash.update([0]);
+    }
+    hex::encode(&hash.finalize()[..8])
+}
+
+/// Where a node stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It votes, with this marker.
+    Voting(Arc<str>),
+    /// It abstains: what it may have forgotten could still be held.
+    Quarantined {
+        /// When it may vote; `None` while that depends on other nodes.
+        until: Option<Instant>,
+        /// Why.
+        reason: &'static str,
+    },
+    /// It does not answer.
+    Down,
+    /// It must never vote as it is; the text says why and names other nodes by address.
+    Refused(Arc<str>),
+}
+
+/// What to do about a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Where it stands.
+    pub standing: Standing,
+    /// The marker to write, if the one seen (`None` = absent) is still there.
+    pub mark: Option<(Option<String>, MarkerText)>,
+}
+
+/// What was last seen of a node.
+#[derive(Debug, Clone)]
+struct Seen {
+    identity: Identity,
+    marker: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct View {
+    seen: Option<Seen>,
+    reachable: bool,
+    /// The run_id that was first seen without its marker, and when.
+    unmarked: Option<(String, Instant)>,
+    /// Set when the clock of the node stepped.
+    stepped_at: Option<Instant>,
+}
+
+/// What one API server has seen of all nodes.
+#[derive(Debug)]
+pub struct Board {
+    addresses: Vec<String>,
+    max_ttl_ms: u64,
+    views: Vec<View>,
+}
+
+const RESTARTED: &str = "restarted or lost its data: waiting until leases it may have forgotten have expired";
+const BLANK: &str =
+    "all nodes are blank: waiting as if all had lost their data (quorate init skips this wait)";
+const WAITS_FOR_NODES: &str = "blank: waiting for other nodes to be reachable";
+const STEPPED: &str = "its clock stepped: waiting until leases judged by it have expired";
+const MARKING: &str = "being marked";
+
+impl Board {
+    /// A board of nodes with these addresses; nothing seen yet.
+    pub fn new(addresses: Vec<String>, max_ttl_ms: u64) -> Self {
+        let views = addresses.iter().map(|_| View::default()).collect();
+        Self { addresses, max_ttl_ms, views }
+    }
+
+    /// Configured nodes.
+    pub fn total(&self) -> usize {
+        self.views.len()
+    }
+
+    /// Node `i` answered: who it is and what marker it carries.
+    pub fn saw(&mut self, i: usize, identity: Identity, marker: Option<String>, now: Instant) {
+        let matches = marker
+            .as_deref()
+            .and_then(|text| text.parse::<MarkerText>().ok())
+            .is_some_and(|text| text.run_id == identity.run_id);
+        let view = &mut self.views[i];
+        view.reachable = true;
+        if matches {
+            view.unmarked = None;
+        } else if view.unmarked.as_ref().is_none_or(|(run_id, _)| *run_id != identity.run_id) {
+            view.unmarked = Some((identity.run_id.clone(), now));
+        }
+        if view.seen.as_ref().is_some_and(|seen| seen.identity.run_id != identity.run_id) {
+            view.stepped_at = None;
+        }
+        view.seen = Some(Seen { identity, marker });
+    }
+
+    /// Node `i` did not answer.
+    pub fn lost(&mut self, i: usize) {
+        self.views[i].reachable = false;
+    }
+
+    /// The clock of node `i` stepped.
+    pub fn stepped(&mut self, i: usize, now: Instant) {
+        self.views[i].stepped_at = Some(now);
+    }
+
+    /// Redis version of node `i`, once seen.
+    pub fn version(&self, i: usize) -> Option<&str> {
+        self.views[i].seen.as_ref().map(|seen| seen.identity.version.as_str())
+    }
+
+    /// How long a node that may have forgotten abstains: the largest `max_ttl` in use, plus drift.
+    pub fn quarantine(&self) -> Duration {
+        let max_ttl_ms = self.markers().map(|(_, text)| text.max_ttl_ms).fold(self.max_ttl_ms, u64::max);
+        Duration::from_millis(max_ttl_ms + drift_ms(max_ttl_ms))
+    }
+
+    fn markers(&self) -> impl Iterator<Item = (usize, MarkerText)> {
+        self.views.iter().enumerate().filter_map(|(i, view)| {
+            let text = view.seen.as_ref()?.marker.as_deref()?.parse().ok()?;
+            Some((i, text))
+        })
+    }
+
+    /// The deployment that most markers name; `Err` where as many name another.
+    fn deployment(&self) -> Result<Option<String>, ()> {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for (_, text) in self.markers().filter(|(_, text)| text.total == self.total()) {
+            *counts.entry(text.deployment).or_default() += 1;
+        }
+        let most = counts.values().copied().max().unwrap_or(0);
+        let mut leaders = counts.into_iter().filter(|(_, count)| *count == most).map(|(id, _)| id);
+        let first = leaders.next();
+        if leaders.next().is_some() { Err(()) } else { Ok(first) }
+    }
+
+    /// Where each node stands at `now`.
+    pub fn judge(&self, now: Instant) -> Vec<Verdict> {
+        let deployment = self.deployment();
+        let quarantine = self.quarantine();
+        (0..self.total()).map(|i| self.judge_one(i, &deployment, quarantine, now)).collect()
+    }
+
+    fn judge_one(
+        &self,
+        i: usize,
+        deployment: &Result<Option<String>, ()>,
+        quarantine: Duration,
+        now: Instant,
+    ) -> Verdict {
+        let stands = |standing| Verdict { standing, mark: None };
+        let view = &self.views[i];
+        let Some(seen) = &view.seen else { return stands(Standing::Down) };
+        if let Some(why) = self.refusal(i, seen, deployment) {
+            return stands(Standing::Refused(why.into()));
+        }
+        if !view.reachable {
+            return stands(Standing::Down);
+        }
+        if let Some(until) = view.stepped_at.map(|at| at + quarantine).filter(|&until| until > now) {
+            return stands(Standing::Quarantined { until: Some(until), reason: STEPPED });
+        }
+        let marker = seen.marker.as_deref().and_then(|text| text.parse::<MarkerText>().ok());
+        if let (None, Some(marker)) = (&view.unmarked, &marker) {
+            if marker.max_ttl_ms >= self.max_ttl_ms {
+                let expected = seen.marker.as_deref().unwrap_or_default();
+                return stands(Standing::Voting(expected.into()));
+            }
+            // Others must know how long our leases may live before we grant one.
+            let raised = MarkerText { max_ttl_ms: self.max_ttl_ms, ..marker.clone() };
+            return Verdict {
+                standing: Standing::Quarantined { until: None, reason: MARKING },
+                mark: Some((seen.marker.clone(), raised)),
+            };
+        }
+
+        let since = view.unmarked.as_ref().map_or(now, |(_, since)| *since);
+        let deployment = deployment.as_ref().ok().and_then(Option::as_deref);
+        let reason = if deployment.is_some() { RESTARTED } else { BLANK };
+        let until = since + quarantine;
+        if until > now {
+            return stands(Standing::Quarantined { until: Some(until), reason });
+        }
+        // Marking a node alone brings no quorum, but could hide a longer max_ttl from it.
+        let reachable = self.views.iter().filter(|view| view.reachable).count();
+        let deployment = match deployment {
+            Some(known) if reachable > self.total() / 2 => known.to_owned(),
+            None if reachable == self.total() => self.founded(),
+            _ => return stands(Standing::Quarantined { until: None, reason: WAITS_FOR_NODES }),
+        };
+        let mark = MarkerText {
+            run_id: seen.identity.run_id.clone(),
+            deployment,
+            total: self.total(),
+            max_ttl_ms: self.markers().map(|(_, text)| text.max_ttl_ms).fold(self.max_ttl_ms, u64::max),
+        };
+        Verdict {
+            standing: Standing::Quarantined { until: None, reason: MARKING },
+            mark: Some((seen.marker.clone(), mark)),
+        }
+    }
+
+    fn founded(&self) -> String {
+        deployment_id(self.views.iter().filter_map(|view| Some(view.seen.as_ref()?.identity.run_id.as_str())))
+    }
+
+    fn refusal(&self, i: usize, seen: &Seen, deployment: &Result<Option<String>, ()>) -> Option<String> {
+        let twin = self.views.iter().enumerate().find(|(j, other)| {
+            *j != i && other.seen.as_ref().is_some_and(|other| other.identity.run_id == seen.identity.run_id)
+        });
+        if let Some((j, _)) = twin {
+            return Some(format!(
+                "{} and {} lead to the same Redis server, which would vote twice",
+                self.addresses[i], self.addresses[j]
+            ));
+        }
+        if seen.identity.role != "master" {
+            return Some("is a replica: nodes must be independent".to_owned());
+        }
+        if seen.identity.eviction != "noeviction" {
+            return Some(format!(
+                "its maxmemory-policy is {}: it must be noeviction, or locks vanish under memory pressure",
+                seen.identity.eviction
+            ));
+        }
+        let marker: MarkerText = seen.marker.as_deref()?.parse().ok()?;
+        if marker.total != self.total() {
+            return Some(format!(
+                "belongs to a deployment of {} nodes, but {} are configured",
+                marker.total,
+                self.total()
+            ));
+        }
+        match deployment {
+            Err(()) => Some("the nodes belong to different deployments, none of them the larger".to_owned()),
+            Ok(Some(known)) if *known != marker.deployment => {
+                Some(format!("belongs to another deployment ({}, not {known})", marker.deployment))
+            }
+            Ok(_) => None,
+        }
+    }
+
+    /// What `quorate init` has to write: `Err` says what speaks against it.
+    ///
+    /// # Errors
+    /// Names the node that cannot be reached, or must not be used.
+    pub fn initialize(&self, now: Instant) -> Result<Vec<Option<MarkerText>>, String> {
+        for (i, verdict) in self.judge(now).iter().enumerate() {
+            match &verdict.standing {
+                Standing::Down => return Err(format!("{} cannot be reached", self.addresses[i])),
+                Standing::Refused(why) => return Err(format!("{}: {why}", self.addresses[i])),
+                Standing::Voting(_) | Standing::Quarantined { .. } => {}
+            }
+        }
+        let founded = self.founded();
+        let known = self.deployment().ok().flatten();
+        // Markers of another founding: nodes that restarted since. Only time can tell
+        // what they have forgotten, so they are left to the quarantine.
+        let missing = known.is_none_or(|known| known == founded);
+        Ok(self
+            .views
+            .iter()
+            .map(|view| {
+                let seen = view.seen.as_ref()?;
+                (missing && seen.marker.is_none()).then(|| MarkerText {
+                    run_id: seen.identity.run_id.clone(),
+                    deployment: founded.clone(),
+                    total: self.total(),
+                    max_ttl_ms: self.max_ttl_ms,
+                })
+            })
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX_TTL_MS: u64 = 1000;
+
+    fn identity(run_id: &str) -> Identity {
+        Identity {
+            run_id: run_id.into(),
+            role: "master".into(),
+            eviction: "noeviction".into(),
+            version: "7.0.15".into(),
+        }
+    }
+
+    fn marker(run_id: &str, deployment: &str, total: usize) -> Option<String> {
+        let text = MarkerText {
+            run_id: run_id.into(),
+            deployment: deployment.into(),
+            total,
+            max_ttl_ms: MAX_TTL_MS,
+        };
+        Some(text.to_string())
+    }
+
+    fn board() -> Board {
+        Board::new(vec!["a:1".into(), "b:2".into(), "c:3".into()], MAX_TTL_MS)
+    }
+
+    fn marked() -> (Board, Instant) {
+        let now = Instant::now();
+        let mut board = board();
+        for (i, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
+            board.saw(i, identity(run_id), marker(run_id, "d", 3), now);
+        }
+        (board, now)
+    }
+
+    fn after(now: Instant, ms: u64) -> Instant {
+        now + Duration::from_millis(ms)
+    }
+
+    fn quarantined(verdict: &Verdict) -> bool {
+        matches!(verdict.standing, Standing::Quarantined { .. })
+    }
+
+    #[test]
+    fn marked_nodes_vote_at_once() {
+        let (board, now) = marked();
+        assert!(board.judge(now).iter().all(|v| matches!(v.standing, Standing::Voting(_))));
+    }
+
+    #[test]
+    fn a_node_never_reached_is_down() {
+        assert!(board().judge(Instant::now()).iter().all(|v| v.standing == Standing::Down));
+    }
+
+    #[test]
+    fn blank_nodes_wait_out_the_quarantine_and_then_found_one_deployment() {
+        let now = Instant::now();
+        let mut board = board();
+        for (i, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
+            board.saw(i, identity(run_id), None, now);
+        }
+        assert!(board.judge(after(now, 1000)).iter().all(|v| quarantined(v) && v.mark.is_none()));
+        let verdicts = board.judge(after(now, 1012));
+        let ids: Vec<_> = verdicts.iter().map(|v| v.mark.as_ref().unwrap().1.deployment.clone()).collect();
+        assert_eq!(ids, vec![deployment_id(["r3", "r1", "r2"]); 3]);
+    }
+
+    #[test]
+    fn blank_nodes_found_nothing_while_one_is_unreachable() {
+        let now = Instant::now();
+        let mut board = board();
+        board.saw(0, identity("r1"), None, now);
+        board.saw(1, identity("r2"), None, now);
+        assert!(board.judge(after(now, 5000)).iter().all(|v| v.mark.is_none()));
+    }
+
+    #[test]
+    fn a_node_that_lost_its_data_abstains_for_max_ttl_and_drift_from_first_sight() {
+        let (mut board, now) = marked();
+        board.saw(2, identity("r3"), None, now);
+        board.saw(2, identity("r3"), None, after(now, 900));
+        assert!(quarantined(&board.judge(after(now, 1011))[2]));
+        assert!(board.judge(after(now, 1011))[2].mark.is_none());
+        let mark = board.judge(after(now, 1012))[2].mark.clone().unwrap();
+        assert_eq!(mark, (None, marker("r3", "d", 3).unwrap().parse().unwrap()));
+    }
+
+    #[test]
+    fn a_restart_with_old_data_is_a_loss_and_a_second_restart_begins_the_wait_anew() {
+        let (mut board, now) = marked();
+        board.saw(2, identity("r4"), marker("r3", "d", 3), now);
+        assert!(quarantined(&board.judge(now)[2]));
+        board.saw(2, identity("r5"), marker("r3", "d", 3), after(now, 800));
+        assert!(board.judge(after(now, 1500))[2].mark.is_none());
+        assert!(board.judge(after(now, 1812))[2].mark.is_some());
+    }
+
+    #[test]
+    fn another_servers_longer_max_ttl_prolongs_the_quarantine() {
+        let (mut board, now) = marked();
+        let long = MarkerText { max_ttl_ms: 9000, ..marker("r1", "d", 3).unwrap().parse().unwrap() };
+        board.saw(0, identity("r1"), Some(long.to_string()), now);
+        board.saw(2, identity("r3"), None, now);
+        assert!(board.judge(after(now, 9000))[2].mark.is_none());
+        assert_eq!(board.judge(after(now, 9092))[2].mark.as_ref().unwrap().1.max_ttl_ms, 9000);
+    }
+
+    #[test]
+    fn a_longer_max_ttl_of_our_own_is_written_before_the_node_votes() {
+        let now = Instant::now();
+        let mut board = Board::new(vec!["a:1".into()], 5000);
+        board.saw(0, identity("r1"), marker("r1", "d", 1), now);
+        let verdict = &board.judge(now)[0];
+        assert!(quarantined(verdict));
+        assert_eq!(verdict.mark.as_ref().unwrap().1.max_ttl_ms, 5000);
+    }
+
+    #[test]
+    fn a_clock_step_quarantines_even_a_marked_node() {
+        let (mut board, now) = marked();
+        board.stepped(1, now);
+        assert!(quarantined(&board.judge(after(now, 1000))[1]));
+        assert!(matches!(board.judge(after(now, 1012))[1].standing, Standing::Voting(_)));
+    }
+
+    #[test]
+    fn refused_are_twins_replicas_evicting_nodes_and_foreign_ones() {
+        let refused = |board: &Board, i: usize, now| match &board.judge(now)[i].standing {
+            Standing::Refused(why) => why.to_string(),
+            other => panic!("{other:?}"),
+        };
+        let (mut board, now) = marked();
+        board.saw(1, identity("r1"), marker("r1", "d", 3), now);
+        assert!(refused(&board, 0, now).contains("b:2"));
+        assert!(refused(&board, 1, now).contains("a:1"));
+
+        let (mut board, now) = marked();
+        board.saw(1, Identity { role: "slave".into(), ..identity("r2") }, marker("r2", "d", 3), now);
+        assert!(refused(&board, 1, now).contains("replica"));
+
+        let (mut board, now) = marked();
+        let evicting = Identity { eviction: "allkeys-lru".into(), ..identity("r2") };
+        board.saw(1, evicting, marker("r2", "d", 3), now);
+        assert!(refused(&board, 1, now).contains("allkeys-lru"));
+
+        let (mut board, now) = marked();
+        board.saw(1, identity("r2"), marker("r2", "d", 5), now);
+        assert!(refused(&board, 1, now).contains("5 nodes"));
+
+        let (mut board, now) = marked();
+        board.saw(1, identity("r2"), marker("r2", "e", 3), now);
+        assert!(refused(&board, 1, now).contains("another deployment"));
+        assert!(matches!(board.judge(now)[0].standing, Standing::Voting(_)));
+    }
+
+    #[test]
+    fn init_marks_blank_nodes_completes_a_broken_run_and_leaves_restarted_ones_alone() {
+        let now = Instant::now();
+        let mut blank = board();
+        for (i, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
+            blank.saw(i, identity(run_id), None, now);
+        }
+        let marks = blank.initialize(now).unwrap();
+        assert!(marks.iter().all(Option::is_some));
+        // A run that broke off after the first node.
+        blank.saw(0, identity("r1"), marks[0].as_ref().map(ToString::to_string), now);
+        let rest = blank.initialize(now).unwrap();
+        assert_eq!(rest, vec![None, marks[1].clone(), marks[2].clone()]);
+
+        let (mut board, now) = marked();
+        board.saw(2, identity("r9"), None, now);
+        assert_eq!(board.initialize(now), Ok(vec![None, None, None]));
+        board.lost(2);
+        assert!(board.initialize(now).unwrap_err().contains("c:3"));
+    }
+}

@@ -1,7 +1,865 @@
-//! quorum
-/// stub
-pub struct Engine;
-/// stub
-pub struct Grant;
-impl Grant { /// stub
- pub fn keep(self) {} }
+//! The quorum engine: fan out, count votes, validity, undo (PROTOCOL §1 and §2).
+//!
+//! One [`Engine`] serves all primitives. It knows leases, tokens and keys, and
+//! nothing of waiting or of what a lock means. The algorithm is Redlock
+//! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>)
+//! with fencing tokens raised to a quorum, ordered undo, healing and quarantine.
+
+pub mod ballot;
+pub mod hub;
+mod list;
+pub mod tally;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use self::ballot::Ballot;
+use self::hub::Hub;
+use self::tally::{Count, Verdict, quorum_of};
+use crate::clock::Clock;
+use crate::domain::{LeaseHandle, LeaseId, Token, drift_ms, validity_ms};
+use crate::node::calls::{
+    self, Ask, Bounds, Entry, Extended, GrantVote, Holding, Keys, Renewal, Scope, Survey,
+};
+use crate::node::member::{Member, NodeView};
+use crate::node::quarantine::{Board, Standing};
+use crate::node::{Command, Node, NodeError, Settle};
+use crate::service::Nodes;
+use crate::telemetry::metrics;
+
+/// Settings of an engine.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// The longest lease, ms; how long a node that lost its memory abstains.
+    pub max_ttl_ms: u64,
+    /// How long a fence outlives its lease, ms.
+    pub fence_retention_ms: u64,
+    /// How far a token may be ahead of a node's clock, ms.
+    pub clock_bound_ms: u64,
+    /// What all keys begin with.
+    pub key_prefix: String,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            max_ttl_ms: 300_000,
+            fence_retention_ms: 600_000,
+            clock_bound_ms: 60_000,
+            key_prefix: "quorate".to_owned(),
+        }
+    }
+}
+
+/// A node that must not be used, found at the start.
+#[derive(Debug, thiserror::Error)]
+#[error("node {address} is refused: {reason}")]
+pub struct StartError {
+    /// Its address, without password.
+    pub address: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why the nodes could not be marked.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// Something speaks against it; the text names the node.
+    #[error("{0}")]
+    Refused(String),
+    /// A node did not take its marker.
+    #[error("{address} did not take its marker: {source}")]
+    Node {
+        /// Its address, without password.
+        address: String,
+        /// Why.
+        source: NodeError,
+    },
+}
+
+/// What `quorate init` did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitReport {
+    /// Addresses of the nodes that were marked now.
+    pub marked: Vec<String>,
+    /// Addresses of nodes that are blank in a deployment that is not new: the server marks
+    /// them when their quarantine is over.
+    pub left_to_quarantine: Vec<String>,
+    /// Configured nodes.
+    pub total: usize,
+}
+
+/// In which order the nodes are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// All at once.
+    Parallel,
+    /// The node that this number chooses first, alone; then the rest. Of many contenders
+    /// one gets past it, so that the vote cannot be split again and again.
+    PrimaryFirst(u64),
+}
+
+/// How a granting round ended.
+pub enum Round {
+    /// Granted by a quorum.
+    Granted(Box<Won>),
+    /// A quorum answered, and no quorum granted.
+    Refused(Refusal),
+    /// Fewer than a quorum answered.
+    NoQuorum(Nodes),
+}
+
+/// A round that was won.
+pub struct Won {
+    /// Secret and token.
+    pub handle: LeaseHandle,
+    /// Until when the holder may rely on it.
+    pub valid_until: Instant,
+    /// The votes.
+    pub nodes: Nodes,
+    /// Undoes it unless kept.
+    pub grant: Grant,
+}
+
+/// A round that was lost.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// What the refusing nodes store.
+    pub holdings: SmallVec<[Holding; 5]>,
+    /// The votes.
+    pub nodes: Nodes,
+    /// When a quorum of nodes is free by expiry, ms; `None` while too few answered.
+    pub free_in_ms: Option<u64>,
+    /// Whether a lease may have a quorum. Otherwise the vote was split.
+    pub held: bool,
+}
+
+impl Refusal {
+    /// The lease that a quorum names, and until it expires, ms.
+    pub fn holder(&self) -> Option<(&Holding, u64)> {
+        tally::holder(self.holdings.iter(), self.nodes.total as usize)
+    }
+}
+
+/// A grant that is undone on every node that may know of it, unless it is kept: whatever
+/// drops it (a lost round, a client that went away) leaves nothing behind (§1.4, §1.5).
+#[must_use]
+pub struct Grant {
+    engine: Arc<Engine>,
+    scope: Scope,
+    lease: LeaseId,
+    /// One bit a node that granted it, or whose answer is unknown.
+    nodes: u64,
+    settle_until: Instant,
+    /// A quorum granted it, so that others may be waiting for it.
+    won: bool,
+    armed: bool,
+}
+
+impl Grant {
+    /// A lease that was granted earlier and that nobody undoes unless [`Grant::arm`]ed.
+    fn earlier(engine: Arc<Engine>, scope: Scope, lease: LeaseId) -> Self {
+        let settle_until = engine.settle_until(engine.options.max_ttl_ms);
+        Self { engine, scope, lease, nodes: u64::MAX, settle_until, won: true, armed: false }
+    }
+
+    /// From now on, dropping it undoes it.
+    pub fn arm(&mut self) {
+        self.armed = true;
+    }
+
+    /// It shall stay.
+    pub fn keep(mut self) {
+        self.armed = false;
+    }
+
+    /// Undoes a lost round: at once where the lease was granted, and at a straggler only once
+    /// it turns out to have granted it too; mostly it refuses like the others.
+    fn settle(mut self, mut ballot: Ballot, mut votes: GrantVotes) {
+        if ballot.is_empty() {
+            return;
+        }
+        let pending = ballot.pending();
+        let known = self.nodes & !pending;
+        if known != 0 {
+            self.engine.undo(&self.scope, &self.lease, known, self.settle_until, false);
+        }
+        self.nodes = pending;
+        tokio::spawn(async move {
+            while let Some((i, answer)) = ballot.next().await {
+                votes.take(i, answer, &mut self);
+            }
+        });
+    }
+
+    /// Undone later than first thought: the lease was extended meanwhile.
+    pub fn extended(&mut self, ttl_ms: u64) {
+        self.settle_until = self.engine.settle_until(ttl_ms);
+        // A healed node knows of it too.
+        self.nodes = u64::MAX;
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if self.armed && self.nodes != 0 {
+            self.engine.undo(&self.scope, &self.lease, self.nodes, self.settle_until, self.won);
+        }
+    }
+}
+
+/// How an extension ended.
+#[derive(Debug)]
+pub enum Extension {
+    /// A quorum still held the lease.
+    Extended {
+        /// What is stored with it.
+        stored: Extended,
+        /// Until when the holder may rely on it.
+        valid_until: Instant,
+        /// The votes.
+        nodes: Nodes,
+    },
+    /// It is not held any more, and will not be again.
+    Lost(Nodes),
+    /// Fewer than a quorum answered: it may still be valid.
+    NoQuorum(Nodes),
+}
+
+/// The engine. One per API server.
+pub struct Engine {
+    members: Vec<Arc<Member>>,
+    clock: Arc<dyn Clock>,
+    keys: Keys,
+    bounds: Bounds,
+    options: EngineOptions,
+    board: Arc<Mutex<Board>>,
+    hub: Arc<Hub>,
+    last_proposed: AtomicU64,
+    changed: Arc<Notify>,
+}
+
+impl Engine {
+    /// An engine over `nodes`; [`Engine::start`] makes it live.
+    pub fn new(nodes: Vec<Arc<dyn Node>>, clock: Arc<dyn Clock>, options: EngineOptions) -> Arc<Self> {
+        let addresses = nodes.iter().map(|node| node.address().to_owned()).collect();
+        let board = Arc::new(Mutex::new(Board::new(addresses, options.max_ttl_ms)));
+        let keys = Keys::new(&options.key_prefix);
+        let members: Vec<_> = nodes
+            .into_iter()
+            .enumerate()
+            .map(|(i, node)| Member::new(i, node, Arc::clone(&clock), keys.clone(), Arc::clone(&board)))
+            .collect();
+        let bounds =
+            Bounds { clock_bound_ms: options.clock_bound_ms, fence_retention_ms: options.fence_retention_ms };
+        let hub = Hub::new(members.clone());
+        Arc::new(Self {
+            members,
+            clock,
+            keys,
+            bounds,
+            options,
+            board,
+            hub,
+            last_proposed: AtomicU64::new(0),
+            changed: Arc::default(),
+        })
+    }
+
+    /// Spawns the keepers, one a node. They run until the runtime ends.
+    pub fn start(&self) {
+        for member in &self.members {
+            tokio::spawn(Arc::clone(member).keep(Arc::clone(&self.changed)));
+        }
+    }
+
+    /// Probes every node once.
+    ///
+    /// # Errors
+    /// Names a node that was reached and must not be used.
+    pub async fn ready_at_start(&self) -> Result<(), StartError> {
+        self.probe_all().await;
+        for member in &self.members {
+            if let Standing::Refused(why) = member.standing() {
+                let address = member.node().address().to_owned();
+                return Err(StartError { address, reason: why.to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    async fn probe_all(&self) {
+        // Twice: the verdict on one node depends on what the others say.
+        for _ in 0..2 {
+            let probes = self.members.iter().map(|member| async move {
+                member.probe(&mut None).await;
+            });
+            futures_util::future::join_all(probes).await;
+        }
+    }
+
+    /// Marks the nodes of a new deployment: the operator's word that nothing was forgotten.
+    ///
+    /// # Errors
+    /// Where a node cannot be reached, is refused or belongs to another deployment.
+    pub async fn initialize(&self) -> Result<InitReport, InitError> {
+        self.probe_all().await;
+        let (marks, standing) = {
+            let board = self.board.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let now = self.clock.now();
+            (board.initialize(now).map_err(InitError::Refused)?, board.judge(now))
+        };
+        let mut report =
+            InitReport { marked: Vec::new(), left_to_quarantine: Vec::new(), total: self.members.len() };
+        for ((member, mark), verdict) in self.members.iter().zip(marks).zip(standing) {
+            let address = member.node().address().to_owned();
+            match mark {
+                Some(mark) => {
+                    let command = Arc::new(calls::mark(&self.keys, None, &mark.to_string()));
+                    let answer = member.tell(&command).await;
+                    answer.map_err(|source| InitError::Node { address: address.clone(), source })?;
+                    report.marked.push(address);
+                }
+                None if matches!(verdict.standing, Standing::Quarantined { .. }) => {
+                    report.left_to_quarantine.push(address);
+                }
+                None => {}
+            }
+        }
+        Ok(report)
+    }
+
+    /// The clock that everything above reads too.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The names of keys.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Hints from the nodes.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    /// The settings.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    /// Configured nodes.
+    pub fn total(&self) -> usize {
+        self.members.len()
+    }
+
+    /// How many make a quorum.
+    pub fn quorum(&self) -> u32 {
+        quorum_of(self.members.len()) as u32
+    }
+
+    /// The nodes, for people.
+    pub fn nodes(&self) -> Vec<NodeView> {
+        self.members.iter().map(|member| member.view()).collect()
+    }
+
+    /// How many nodes vote (`granted`), and how many do not (`failed`).
+    pub fn tally(&self) -> Nodes {
+        let voting = self.members.iter().filter(|member| member.is_voting()).count();
+        Count { total: self.total(), yes: voting, no: 0, failed: self.total() - voting }.nodes()
+    }
+
+    /// Whether a quorum of nodes votes.
+    pub fn available(&self) -> bool {
+        self.tally().granted >= self.quorum()
+    }
+
+    /// Resolves when a quorum of nodes votes.
+    pub async fn until_available(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.available() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// About a round trip to the nodes: the median of their recent answers.
+    pub fn round_trip(&self) -> Duration {
+        let mut known: SmallVec<[Duration; 5]> =
+            self.members.iter().filter_map(|member| member.latency()).collect();
+        known.sort_unstable();
+        known.get(known.len() / 2).copied().unwrap_or(Duration::from_millis(1))
+    }
+
+    /// Releases that some node has not confirmed yet.
+    pub fn debts(&self) -> usize {
+        self.members.iter().map(|member| member.debts()).sum()
+    }
+
+    /// `p = max(last proposed + 1, wall clock in µs)` (§2.1).
+    fn propose(&self) -> u64 {
+        let wall = self.clock.wall_us();
+        let mut last = self.last_proposed.load(Ordering::Relaxed);
+        loop {
+            let next = wall.max(last + 1);
+            match self.last_proposed.compare_exchange_weak(last, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return next,
+                Err(now) => last = now,
+            }
+        }
+    }
+
+    fn settle_until(&self, ttl_ms: u64) -> Instant {
+        // A late acquire may still be executed while its call can be answered.
+        self.clock.now() + Duration::from_millis(ttl_ms + drift_ms(ttl_ms) + 1000)
+    }
+
+    /// One granting round with a fresh lease id. Answers as soon as the outcome is certain;
+    /// stragglers find their way without anybody waiting for them.
+    pub async fn grant(self: &Arc<Self>, ask: &Ask<'_>, order: Order) -> Round {
+        let lease = LeaseId::from_bits(self.clock.random_bits());
+        let command = calls::acquire(&self.keys, &self.bounds, ask, &lease, self.propose());
+        let command = Arc::new(command);
+        // Counted from before the first byte is sent (§1.2).
+        let started = self.clock.now();
+        let mut grant = Grant {
+            engine: Arc::clone(self),
+            scope: ask.scope.clone(),
+            lease,
+            nodes: 0,
+            settle_until: self.settle_until(ask.ttl_ms),
+            won: false,
+            armed: true,
+        };
+        let mut votes = GrantVotes::new(self.total());
+        let mut ballot = Ballot::default();
+        let asked = match order {
+            Order::Parallel => 0,
+            Order::PrimaryFirst(primary) => {
+                match self.ask_primary(&command, primary, &mut grant, &mut votes).await {
+                    Ok(asked) => asked,
+                    Err(refusal) => return Round::Refused(*refusal),
+                }
+            }
+        };
+        for (i, member) in self.members.iter().enumerate() {
+            if asked & (1 << i) == 0 {
+                grant.nodes |= 1 << i;
+                ballot.add(i, member.vote(&command));
+            }
+        }
+        while !votes.is_decided() {
+            let Some((i, answer)) = ballot.next().await else { break };
+            votes.take(i, answer, &mut grant);
+        }
+        match votes.count.verdict() {
+            Verdict::Carried => {}
+            Verdict::Rejected => {
+                let refusal = votes.refusal();
+                grant.settle(ballot, votes);
+                return Round::Refused(refusal);
+            }
+            Verdict::NoQuorum | Verdict::Open => return Round::NoQuorum(votes.count.nodes()),
+        }
+
+        let (token, exact) = tally::token_of(&votes.fences, self.total());
+        let Ok(token) = Token::new(token) else { return Round::NoQuorum(votes.count.nodes()) };
+        if !exact {
+            metrics().fencing_raises.increment(1);
+            let renewal = Renewal::Ttl(ask.ttl_ms);
+            let raise = calls::extend(&self.bounds, ask.scope, &lease, token, renewal, None);
+            let raised = self.poll(&Arc::new(raise)).await;
+            if raised.count.verdict() != Verdict::Carried {
+                return Round::NoQuorum(raised.count.nodes());
+            }
+        }
+        let elapsed_ms = self.clock.now().saturating_duration_since(started).as_millis() as u64;
+        let Some(left_ms) = validity_ms(ask.ttl_ms, elapsed_ms) else {
+            return Round::NoQuorum(votes.count.nodes());
+        };
+        grant.won = true;
+        Round::Granted(Box::new(Won {
+            handle: LeaseHandle { id: lease, token },
+            valid_until: started + Duration::from_millis(elapsed_ms + left_ms),
+            nodes: votes.count.nodes(),
+            grant,
+        }))
+    }
+
+    /// Asks one node after the other, from the primary on, until one that votes grants:
+    /// the bits of those asked, or the refusal.
+    async fn ask_primary(
+        self: &Arc<Self>,
+        command: &Arc<Command>,
+        primary: u64,
+        grant: &mut Grant,
+        votes: &mut GrantVotes,
+    ) -> Result<u64, Box<Refusal>> {
+        let total = self.total();
+        let mut asked = 0;
+        for step in 0..total {
+            let i = (primary as usize + step) % total;
+            asked |= 1 << i;
+            grant.nodes |= 1 << i;
+            let answer = self.members[i].vote(command).await;
+            votes.take(i, answer, grant);
+            if votes.count.yes > 0 {
+                break;
+            }
+            if votes.count.no > 0 {
+                return Err(Box::new(votes.refusal()));
+            }
+        }
+        Ok(asked)
+    }
+
+    /// A grant that was delivered before.
+    pub fn granted_before(self: &Arc<Self>, scope: &Scope, lease: LeaseId) -> Grant {
+        Grant::earlier(Arc::clone(self), scope.clone(), lease)
+    }
+
+    /// Sends an extension to all nodes and counts until the verdict.
+    async fn poll(self: &Arc<Self>, command: &Arc<Command>) -> ExtendVotes {
+        let mut ballot = Ballot::vote(&self.members, command);
+        let mut votes = ExtendVotes {
+            count: Count::new(self.total()),
+            stored: None,
+            lost: SmallVec::new(),
+            ballot: Ballot::default(),
+        };
+        while votes.count.verdict() == Verdict::Open {
+            let Some((i, answer)) = ballot.next().await else { break };
+            votes.take(i, answer);
+        }
+        votes.ballot = ballot;
+        votes
+    }
+
+    /// Sets the remaining time of a lease that a quorum still holds (§1.6), and heals nodes
+    /// that lost it (§1.7).
+    pub async fn extend(
+        self: &Arc<Self>,
+        scope: &Scope,
+        handle: LeaseHandle,
+        renewal: Renewal,
+        data: Option<&str>,
+    ) -> Extension {
+        let command = calls::extend(&self.bounds, scope, &handle.id, handle.token, renewal, data);
+        let started = self.clock.now();
+        let mut votes = self.poll(&Arc::new(command)).await;
+        let nodes = votes.count.nodes();
+        match (votes.count.verdict(), votes.stored.take()) {
+            (Verdict::Carried, Some(stored)) => {
+                let left = stored.remaining_ms.checked_sub(drift_ms(stored.ttl_ms)).unwrap_or(0);
+                let valid_until = started + Duration::from_millis(left);
+                self.heal(scope, handle, &stored, valid_until, votes);
+                Extension::Extended { stored, valid_until, nodes }
+            }
+            (Verdict::Rejected, _) => {
+                // What a minority still holds would only be in the way.
+                let until = self.settle_until(self.options.max_ttl_ms);
+                self.undo(scope, &handle.id, u64::MAX, until, true);
+                Extension::Lost(nodes)
+            }
+            _ => Extension::NoQuorum(nodes),
+        }
+    }
+
+    /// Gives the lease back to nodes that said they lost it, and to stragglers that say so later.
+    fn heal(
+        self: &Arc<Self>,
+        scope: &Scope,
+        handle: LeaseHandle,
+        stored: &Extended,
+        valid_until: Instant,
+        votes: ExtendVotes,
+    ) {
+        let ExtendVotes { lost, mut ballot, .. } = votes;
+        if lost.is_empty() && ballot.is_empty() {
+            return;
+        }
+        let command = {
+            let (engine, scope, stored) = (Arc::clone(self), scope.clone(), stored.clone());
+            move || {
+                let left = valid_until.saturating_duration_since(engine.clock.now()).as_millis() as u64;
+                (left > 0).then(|| {
+                    let (keys, bounds) = (&engine.keys, &engine.bounds);
+                    Arc::new(calls::heal(keys, bounds, &scope, &handle.id, handle.token, &stored, left))
+                })
+            }
+        };
+        if let Some(command) = (!lost.is_empty()).then(&command).flatten() {
+            for i in lost {
+                drop(self.members[i].vote(&command));
+            }
+        }
+        if ballot.is_empty() {
+            return;
+        }
+        let members = self.members.clone();
+        tokio::spawn(async move {
+            while let Some((i, answer)) = ballot.next().await {
+                if let Ok(None) = answer.and_then(Extended::read)
+                    && let Some(command) = command()
+                {
+                    drop(members[i].vote(&command));
+                }
+            }
+        });
+    }
+
+    /// Takes a lease away on every node. `Ok(true)` where a quorum may have held it.
+    ///
+    /// # Errors
+    /// The votes, where fewer than a quorum answered; the release goes on at the others.
+    pub async fn release(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<bool, Nodes> {
+        let until = self.settle_until(self.options.max_ttl_ms);
+        let settle = Settle { until, undo: false };
+        let command = Arc::new(calls::release(&self.keys, &self.bounds, scope, lease, settle, true));
+        let mut ballot = Ballot::tell(&self.members, &command);
+        let mut count = Count::new(self.total());
+        let quorum = quorum_of(self.total());
+        while count.yes + count.no < quorum {
+            match ballot.next().await {
+                Some((_, Ok(answer))) if answer.done => count.yes += 1,
+                Some((_, Ok(_))) => count.no += 1,
+                Some((_, Err(_))) => count.failed += 1,
+                None => return Err(count.nodes()),
+            }
+        }
+        if count.yes > 0 {
+            self.hub.ring(scope.channels());
+        }
+        Ok(count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
+    }
+
+    /// Releases without waiting, on the nodes in the bit set; what a node does not confirm is
+    /// tried again until the lease has expired by itself.
+    /// `tell` wakes those who wait: not for a lost round, whose own undo would wake its contender.
+    fn undo(self: &Arc<Self>, scope: &Scope, lease: &LeaseId, nodes: u64, until: Instant, tell: bool) {
+        let settle = Settle { until, undo: true };
+        let command = Arc::new(calls::release(&self.keys, &self.bounds, scope, lease, settle, tell));
+        for (i, member) in self.members.iter().enumerate() {
+            if nodes & (1 << i) != 0 {
+                drop(member.tell(&command));
+            }
+        }
+    }
+
+    /// Tells listeners that something about these channels changed.
+    pub fn publish(self: &Arc<Self>, channels: &[Arc<str>]) {
+        let command = Arc::new(calls::publish(channels));
+        for member in self.members.iter().filter(|member| member.is_voting()) {
+            drop(member.tell(&command));
+        }
+        self.hub.ring(channels);
+    }
+
+    /// What every voting node stores under `keys`, by key, one answer a node. Waits for all
+    /// nodes that vote unless `enough` says otherwise.
+    ///
+    /// # Errors
+    /// The votes, where fewer than a quorum answered.
+    pub async fn read(
+        self: &Arc<Self>,
+        keys: &[&str],
+        enough: impl Fn(&[Vec<Option<Entry>>]) -> bool,
+    ) -> Result<(Vec<Vec<Option<Entry>>>, Nodes), Nodes> {
+        let command = Arc::new(calls::read(keys.iter().copied()));
+        let mut ballot = Ballot::vote(&self.members, &command);
+        let mut count = Count::new(self.total());
+        let mut answers = Vec::with_capacity(self.total());
+        while let Some((_, answer)) = ballot.next().await {
+            match answer.and_then(|answer| calls::read_entries(answer, keys.len())) {
+                Ok(entries) => {
+                    let holds = entries.iter().flatten().any(|entry| entry.holding.is_some());
+                    if holds {
+                        count.yes += 1
+                    } else {
+                        count.no += 1
+                    }
+                    answers.push(entries);
+                }
+                Err(_) => count.failed += 1,
+            }
+            if answers.len() >= quorum_of(self.total()) && enough(&answers) {
+                break;
+            }
+        }
+        // People read `held` as: holds a lease.
+        let nodes = Nodes { granted: 0, held: count.yes as u32, ..count.nodes() };
+        if answers.len() < quorum_of(self.total()) { Err(nodes) } else { Ok((answers, nodes)) }
+    }
+
+    /// What every voting node knows of a semaphore's slots.
+    ///
+    /// # Errors
+    /// The votes, where fewer than a quorum answered.
+    pub async fn survey(self: &Arc<Self>, index: &str) -> Result<(Vec<Survey>, Nodes), Nodes> {
+        let command = Arc::new(calls::survey(index));
+        let mut ballot = Ballot::vote(&self.members, &command);
+        let mut count = Count::new(self.total());
+        let mut surveys = Vec::with_capacity(self.total());
+        while surveys.len() < quorum_of(self.total()) {
+            let Some((_, answer)) = ballot.next().await else { break };
+            match answer.and_then(Survey::read) {
+                Ok(survey) => {
+                    count.no += 1;
+                    surveys.push(survey);
+                }
+                Err(_) => count.failed += 1,
+            }
+        }
+        if surveys.len() < quorum_of(self.total()) {
+            Err(count.nodes())
+        } else {
+            Ok((surveys, count.nodes()))
+        }
+    }
+
+    /// The next token of the sequence under `key`. A round counts only where a quorum stored
+    /// exactly the same new value: two issuers can then never get the same one.
+    ///
+    /// # Errors
+    /// The votes, where fewer than a quorum answered.
+    pub async fn issue(self: &Arc<Self>, key: &str) -> Result<Token, Nodes> {
+        /// Rounds lost to concurrent issuers before giving up; each backs off a little longer.
+        const ROUNDS: u64 = 16;
+        let mut least = 0;
+        let mut nodes = Nodes::default();
+        for round in 0..ROUNDS {
+            let proposed = self.propose().max(least);
+            let command = Arc::new(calls::issue(&self.bounds, key, proposed));
+            let mut ballot = Ballot::vote(&self.members, &command);
+            let mut count = Count::new(self.total());
+            let mut issued: SmallVec<[u64; 5]> = SmallVec::new();
+            while let Some((_, answer)) = ballot.next().await {
+                match answer.and_then(|answer| calls::read_issued(&answer)) {
+                    Ok(token) => {
+                        count.yes += 1;
+                        issued.push(token);
+                    }
+                    Err(_) => count.failed += 1,
+                }
+                if let (token, true) = tally::token_of(&issued, self.total()) {
+                    return Token::new(token).map_err(|_| count.nodes());
+                }
+            }
+            nodes = count.nodes();
+            if issued.len() < quorum_of(self.total()) {
+                return Err(nodes);
+            }
+            least = issued.iter().copied().max().unwrap_or(0) + 1;
+            tokio::time::sleep(Duration::from_micros(self.clock.random_below(500 << round.min(6)))).await;
+        }
+        Err(nodes)
+    }
+}
+
+/// Votes of a granting round so far.
+struct GrantVotes {
+    count: Count,
+    fences: SmallVec<[u64; 5]>,
+    holdings: SmallVec<[Holding; 5]>,
+    /// Nodes that refused without naming anybody: only looking found them free.
+    free: usize,
+}
+
+impl GrantVotes {
+    fn new(total: usize) -> Self {
+        Self { count: Count::new(total), fences: SmallVec::new(), holdings: SmallVec::new(), free: 0 }
+    }
+
+    fn take(&mut self, i: usize, answer: Result<crate::node::Answer, NodeError>, grant: &mut Grant) {
+        match answer.and_then(GrantVote::read) {
+            Ok(GrantVote::Granted(fence)) => {
+                self.count.yes += 1;
+                self.fences.push(fence);
+            }
+            Ok(GrantVote::Held(holding)) => {
+                self.count.no += 1;
+                match holding {
+                    Some(holding) => self.holdings.push(holding),
+                    None => self.free += 1,
+                }
+                grant.nodes &= !(1 << i);
+            }
+            Err(why) => {
+                self.count.failed += 1;
+                if !why.may_have_run() {
+                    grant.nodes &= !(1 << i);
+                }
+            }
+        }
+    }
+
+    /// Whether to stop. A refusal that concerns the caller's own earlier request is worth all
+    /// votes until a quorum agrees on its token: the same lease must come back with the same one.
+    fn is_decided(&self) -> bool {
+        let verdict = self.count.verdict();
+        if verdict == Verdict::Rejected && self.holdings.iter().any(|h| h.same_request) {
+            let quorum = quorum_of(self.count.total);
+            let agreed = |one: &Holding| {
+                self.holdings.iter().filter(|h| h.lease == one.lease && h.token == one.token).count()
+            };
+            return self.count.pending() == 0
+                || self.holdings.iter().any(|h| h.same_request && agreed(h) >= quorum);
+        }
+        verdict != Verdict::Open
+    }
+
+    fn refusal(&self) -> Refusal {
+        let total = self.count.total;
+        let free = self.free + self.count.yes;
+        let remaining = self.holdings.iter().map(|h| h.remaining_ms).chain(std::iter::repeat_n(0, free));
+        let most = self
+            .holdings
+            .iter()
+            .map(|one| self.holdings.iter().filter(|h| h.lease == one.lease).count())
+            .max()
+            .unwrap_or(0);
+        Refusal {
+            free_in_ms: tally::free_in(remaining, total),
+            held: most + self.count.pending() + self.count.failed >= quorum_of(total) && most > 0,
+            nodes: self.count.nodes(),
+            holdings: self.holdings.clone(),
+        }
+    }
+}
+
+/// Votes of an extension so far.
+struct ExtendVotes {
+    count: Count,
+    /// What the node with the least remaining time stores.
+    stored: Option<Extended>,
+    /// Nodes that do not hold it.
+    lost: SmallVec<[usize; 5]>,
+    /// Votes still out.
+    ballot: Ballot,
+}
+
+impl ExtendVotes {
+    fn take(&mut self, i: usize, answer: Result<crate::node::Answer, NodeError>) {
+        match answer.and_then(Extended::read) {
+            Ok(Some(extended)) => {
+                self.count.yes += 1;
+                if self.stored.as_ref().is_none_or(|least| extended.remaining_ms < least.remaining_ms) {
+                    self.stored = Some(extended);
+                }
+            }
+            Ok(None) => {
+                self.count.no += 1;
+                self.lost.push(i);
+            }
+            Err(_) => self.count.failed += 1,
+        }
+    }
+}

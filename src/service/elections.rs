@@ -1,1 +1,226 @@
-//! elections
+//! Leader election: a lease whose fencing token is the term, and eyes on it.
+//!
+//! All observers of one election share one watch per API server: it looks when a node
+//! hints at a change, when the leader's lease should have expired, and every few
+//! seconds in any case.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use futures_util::Stream;
+use tokio::sync::{Notify, broadcast};
+
+use super::leases::unavailable;
+use super::{Held, Holder, Inspection, Lease, Nodes, Service, ServiceError};
+use crate::domain::{LeaseHandle, Name, Value};
+use crate::node::calls::Renewal;
+
+/// Changes kept for an observer that reads slowly; one that is slower still skips to the latest.
+const CHANGES_KEPT: usize = 64;
+/// With hints cut, a watch looks this often.
+const SAFETY_POLL: Duration = Duration::from_secs(2);
+/// Without a quorum, a watch looks this often.
+const OUTAGE_POLL: Duration = Duration::from_millis(200);
+
+/// An election as everyone may see it.
+#[derive(Debug, Clone)]
+pub struct LeaderView {
+    /// The leader, or `None` while vacant.
+    pub holder: Option<Holder>,
+    /// Opaque; changes with leader, term, value and vacancy.
+    pub revision: String,
+    /// Candidates that wait on this API server.
+    pub waiters: usize,
+    /// How the nodes stood.
+    pub nodes: Nodes,
+}
+
+impl LeaderView {
+    fn new(seen: Inspection) -> Self {
+        let revision = match &seen.holder {
+            Some(leader) => format!("{:x}-{}", leader.token.get(), leader.note.proclaimed),
+            None => "vacant".to_owned(),
+        };
+        Self { holder: seen.holder, revision, waiters: seen.waiters, nodes: seen.nodes }
+    }
+}
+
+/// The watches of this API server, by election.
+#[derive(Default)]
+pub(crate) struct Watches {
+    by_name: Mutex<HashMap<Name, Weak<Watch>>>,
+}
+
+struct Watch {
+    seen: Mutex<Option<LeaderView>>,
+    /// The first look is done.
+    first: Notify,
+    changes: broadcast::Sender<LeaderView>,
+}
+
+impl Watch {
+    fn current(&self) -> Option<LeaderView> {
+        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+
+    /// The present state with all changes after it, none missing in between.
+    async fn follow(&self) -> (LeaderView, broadcast::Receiver<LeaderView>) {
+        loop {
+            let first = self.first.notified();
+            {
+                let seen = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                if let Some(view) = &*seen {
+                    return (view.clone(), self.changes.subscribe());
+                }
+            }
+            first.await;
+        }
+    }
+
+    fn saw(&self, view: LeaderView) {
+        let mut seen = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let changed = seen.as_ref().is_none_or(|before| before.revision != view.revision);
+        *seen = Some(view.clone());
+        if changed {
+            // Without observers there is nobody to tell.
+            let _ = self.changes.send(view);
+        }
+        drop(seen);
+        self.first.notify_waiters();
+    }
+}
+
+impl Service {
+    fn watch(&self, name: &Name) -> Arc<Watch> {
+        let mut watches = self.watches.by_name.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(watch) = watches.get(name).and_then(Weak::upgrade) {
+            return watch;
+        }
+        watches.retain(|_, watch| watch.strong_count() > 0);
+        let watch = Arc::new(Watch {
+            seen: Mutex::default(),
+            first: Notify::new(),
+            changes: broadcast::channel(CHANGES_KEPT).0,
+        });
+        watches.insert(name.clone(), Arc::downgrade(&watch));
+        tokio::spawn(self.clone().keep_watch(name.clone(), Arc::downgrade(&watch)));
+        watch
+    }
+
+    async fn keep_watch(self, name: Name, watch: Weak<Watch>) {
+        let channel: Arc<str> = self.engine.keys().election(&name).into();
+        let subscription = self.engine.hub().listen(std::slice::from_ref(&channel)).await;
+        while !self.is_draining() {
+            subscription.bell().reset();
+            let look = self.inspect(&channel).await;
+            let Some(watch) = watch.upgrade() else { return };
+            let mut pause = SAFETY_POLL;
+            match look {
+                Ok(seen) => {
+                    if let Some(leader) = &seen.holder {
+                        pause = pause.min(Duration::from_millis(leader.remaining_ms + 1));
+                    }
+                    watch.saw(LeaderView::new(seen));
+                }
+                Err(_) => pause = OUTAGE_POLL,
+            }
+            drop(watch);
+            let rung = subscription.bell().rung(self.engine.total(), self.engine.round_trip());
+            let _ = tokio::time::timeout(pause, rung).await;
+        }
+    }
+
+    /// The leader. With `after`, answers as soon as the revision differs from it, or else
+    /// after `wait_ms`.
+    ///
+    /// # Errors
+    /// [`ServiceError::QuorumUnavailable`], [`ServiceError::ShuttingDown`].
+    pub async fn get_leader(
+        &self,
+        name: &Name,
+        after: Option<&str>,
+        wait_ms: u64,
+    ) -> Result<LeaderView, ServiceError> {
+        let deadline = self.engine.clock().now() + Duration::from_millis(wait_ms);
+        let key = self.engine.keys().election(name);
+        let now = self.inspect(&key).await.map(LeaderView::new);
+        let (Some(after), true) = (after, wait_ms > 0) else { return now };
+        match now {
+            Ok(view) if view.revision != after => return Ok(view),
+            _ => {}
+        }
+        let watch = self.watch(name);
+        let changed = async {
+            let (view, mut changes) = watch.follow().await;
+            if view.revision != after {
+                return Ok(view);
+            }
+            loop {
+                match changes.recv().await {
+                    Ok(view) if view.revision != after => return Ok(view),
+                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return Err(ServiceError::ShuttingDown),
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.rooms.closing() => Err(ServiceError::ShuttingDown),
+            view = tokio::time::timeout_at(deadline, changed) => match view {
+                Ok(view) => view,
+                Err(_) => match watch.current() {
+                    Some(view) => Ok(view),
+                    None => Err(unavailable(self.engine.tally())),
+                },
+            },
+        }
+    }
+
+    /// The present state first, then each change. Ends when the server drains.
+    pub fn observe(&self, name: &Name) -> impl Stream<Item = LeaderView> + Send + 'static {
+        let service = self.clone();
+        let name = name.clone();
+        async_stream::stream! {
+            let watch = service.watch(&name);
+            let (mut last, mut changes) = tokio::select! {
+                biased;
+                () = service.rooms.closing() => return,
+                followed = watch.follow() => followed,
+            };
+            yield last.clone();
+            loop {
+                let change = tokio::select! {
+                    biased;
+                    () = service.rooms.closing() => return,
+                    change = changes.recv() => change,
+                };
+                match change {
+                    Ok(view) => last = view,
+                    Err(broadcast::error::RecvError::Lagged(_)) => continue,
+                    Err(broadcast::error::RecvError::Closed) => return,
+                }
+                yield last.clone();
+            }
+        }
+    }
+
+    /// Changes what the leader proclaims; the lease's remaining time stays as it is.
+    ///
+    /// # Errors
+    /// [`ServiceError::LeaseLost`], [`ServiceError::QuorumUnavailable`].
+    pub async fn proclaim(
+        &self,
+        name: &Name,
+        handle: LeaseHandle,
+        value: Value,
+    ) -> Result<Lease, ServiceError> {
+        let held = Held::Election(name.clone());
+        let mut note = self.renew(&held, handle, Renewal::Keep, None).await?.note;
+        note.value = Some(value);
+        note.proclaimed += 1;
+        let lease = self.renew(&held, handle, Renewal::Keep, Some(&note)).await?;
+        self.engine.publish(held.scope(self.engine.keys()).channels());
+        Ok(lease)
+    }
+}

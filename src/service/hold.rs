@@ -1,1 +1,122 @@
-//! hold
+//! Holding: a lease bound to a stream. Dropping the stream gives the lease back.
+//!
+//! The stream is pulled by whoever writes it to the client, so that a held lease costs
+//! no task, and a client that is gone takes its lease with it.
+
+use std::time::Duration;
+
+use futures_util::Stream;
+
+use super::{AcquireOptions, Granted, Held, Lease, Nodes, Service, ServiceError, Target};
+use crate::node::calls::Renewal;
+
+/// What happens to a held lease.
+#[derive(Debug)]
+pub enum HoldEvent {
+    /// In the queue, at this place (1 = next).
+    Waiting {
+        /// The place.
+        position: usize,
+    },
+    /// Granted.
+    Acquired(Lease),
+    /// Not granted; the end.
+    Denied(ServiceError),
+    /// Extended.
+    Extended(Lease),
+    /// Not held any more; the end.
+    Lost {
+        /// The votes.
+        nodes: Nodes,
+    },
+    /// Given back because the server drains; the end.
+    Released {
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+impl Service {
+    /// Waits for a lease, then holds it.
+    pub fn hold(
+        &self,
+        target: Target,
+        options: AcquireOptions,
+    ) -> impl Stream<Item = HoldEvent> + Send + 'static {
+        let service = self.clone();
+        async_stream::stream! {
+            let held = target.held();
+            yield HoldEvent::Waiting { position: service.waiting(&held) + 1 };
+            // Boxed, since a stream that holds has no use for the room that waiting takes.
+            match Box::pin(service.acquire(&target, options)).await {
+                Err(why) => yield HoldEvent::Denied(why),
+                Ok(granted) => {
+                    for await event in service.hold_granted(held, granted) {
+                        yield event;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Holds a lease: extends it at a third of its ttl, tells when it is lost.
+    pub fn hold_granted(
+        &self,
+        held: Held,
+        granted: Granted,
+    ) -> impl Stream<Item = HoldEvent> + Send + 'static {
+        let service = self.clone();
+        async_stream::stream! {
+            let Granted { lease, mut grant } = granted;
+            grant.arm();
+            let handle = lease.handle;
+            let mut nodes = lease.nodes;
+            let mut ttl_ms = lease.ttl_ms;
+            let mut valid_until = lease.valid_until;
+            let mut next = service.engine.clock().now() + Duration::from_millis(ttl_ms / 3);
+            yield HoldEvent::Acquired(lease);
+            loop {
+                let drained = tokio::select! {
+                    biased;
+                    () = service.rooms.closing() => true,
+                    () = tokio::time::sleep_until(next.min(valid_until)) => false,
+                };
+                if drained {
+                    // What the release leaves undone, the dropped grant undoes.
+                    let _ = service.release(&held, handle).await;
+                    yield HoldEvent::Released { reason: "shutting_down" };
+                    return;
+                }
+                let renewal = Box::pin(service.renew(&held, handle, Renewal::Own, None));
+                match tokio::time::timeout_at(valid_until, renewal).await {
+                    Ok(Ok(lease)) => {
+                        nodes = lease.nodes;
+                        ttl_ms = lease.ttl_ms;
+                        valid_until = lease.valid_until;
+                        next = service.engine.clock().now() + Duration::from_millis(ttl_ms / 3);
+                        grant.extended(ttl_ms);
+                        yield HoldEvent::Extended(lease);
+                    }
+                    Ok(Err(ServiceError::LeaseLost { nodes })) => {
+                        yield HoldEvent::Lost { nodes };
+                        return;
+                    }
+                    // It may still be valid: try again while it is.
+                    Ok(Err(_)) if service.engine.clock().now() < valid_until => {
+                        let pause = Duration::from_millis((ttl_ms / 20).clamp(10, 500));
+                        next = service.engine.clock().now() + pause;
+                    }
+                    Ok(Err(_)) | Err(_) => {
+                        yield HoldEvent::Lost { nodes };
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many wait for this on this API server.
+    pub fn waiting(&self, held: &Held) -> usize {
+        self.rooms.waiting(&super::leases::room_key(&held.scope(self.engine.keys())))
+    }
+}

@@ -1,1 +1,533 @@
-//! leases
+//! The one mechanism under all primitives: acquire with waiting, extend, release.
+//!
+//! What differs between a lock, a multilock, a semaphore and an election is which
+//! records a lease covers ([`Target::scope`]) and, for a semaphore, that slots are
+//! chosen anew for each round.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::waiting::Ticket;
+use super::{
+    AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
+    retry_after,
+};
+use crate::domain::{LeaseHandle, LeaseId, Name, Token};
+use crate::node::calls::{Ask, Holding, Keys, Renewal, Scope};
+use crate::quorum::tally::quorum_of;
+use crate::quorum::{Extension, Order, Refusal, Round, Won};
+use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};
+
+/// Split votes that even a caller who does not wait sits out: of several who ask at the same
+/// moment, one must get it.
+const SPLITS_MAX: u32 = 12;
+/// With hints cut, a contender looks this often.
+const SAFETY_POLL: Duration = Duration::from_secs(2);
+/// Without a quorum, a waiting contender looks this often.
+const OUTAGE_POLL_MS: u64 = 100;
+
+fn records<'a>(keys: impl IntoIterator<Item = &'a Name>, key: impl Fn(&Name) -> String) -> Scope {
+    Scope::Records(keys.into_iter().map(|name| Arc::from(key(name))).collect())
+}
+
+impl Target {
+    /// The records that a lease on this covers.
+    pub(crate) fn scope(&self, keys: &Keys) -> Scope {
+        self.held().scope(keys)
+    }
+
+    /// As a holder speaks of it.
+    pub fn held(&self) -> Held {
+        match self {
+            Self::Lock(name) => Held::Lock(name.clone()),
+            Self::Multilock(names) => Held::Multilock(names.clone()),
+            Self::Semaphore { name, .. } => Held::Semaphore(name.clone()),
+            Self::Election(name) => Held::Election(name.clone()),
+        }
+    }
+}
+
+impl Held {
+    /// The records that the lease covers.
+    pub(crate) fn scope(&self, keys: &Keys) -> Scope {
+        match self {
+            Self::Lock(name) => records([name], |name| keys.lock(name)),
+            Self::Multilock(names) => {
+                // One order for all, so that equal sets are one room and one primary.
+                let mut sorted: Vec<_> = names.iter().collect();
+                sorted.sort_unstable();
+                records(sorted, |name| keys.lock(name))
+            }
+            Self::Semaphore(name) => Scope::Slots(keys.semaphore(name).into()),
+            Self::Election(name) => records([name], |name| keys.election(name)),
+        }
+    }
+}
+
+/// The key of the waiting room: the record, or all of them.
+pub(crate) fn room_key(scope: &Scope) -> Arc<str> {
+    match scope.channels() {
+        [one] => Arc::clone(one),
+        many => many.join(" ").into(),
+    }
+}
+
+/// FNV-1a, the same on every API server: all of them ask the same primary first.
+fn primary_of(room: &str) -> u64 {
+    room.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Counts the acquisition when it ends, also when its future is dropped.
+struct Outcome {
+    primitive: Primitive,
+    started: Instant,
+    outcome: Acquisition,
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        metrics().acquisition(self.primitive, self.outcome);
+        if self.outcome == Acquisition::Granted {
+            metrics().acquired_in(self.primitive, self.started.elapsed());
+        }
+    }
+}
+
+/// How one try ended.
+enum Try {
+    Granted(Box<Granted>),
+    /// Held by somebody.
+    Held(Refusal),
+    /// Nobody won the round.
+    Split(Refusal),
+    NoQuorum(Nodes),
+}
+
+struct Contender<'a> {
+    service: &'a Service,
+    target: &'a Target,
+    options: &'a AcquireOptions,
+    scope: Scope,
+    room: Arc<str>,
+    started: Instant,
+    deadline: Instant,
+    attempts: u32,
+    order: Order,
+    slots: Vec<u32>,
+}
+
+impl Service {
+    /// Acquires a lease, waiting up to `options.wait_ms`.
+    ///
+    /// The result is undone unless [`Granted::deliver`] is called, and so is everything that
+    /// was begun when this future is dropped.
+    ///
+    /// # Errors
+    /// See [`ServiceError`].
+    pub async fn acquire(&self, target: &Target, options: AcquireOptions) -> Result<Granted, ServiceError> {
+        let started = self.engine.clock().now();
+        let primitive = target.primitive();
+        let mut outcome = Outcome { primitive, started, outcome: Acquisition::Cancelled };
+        let scope = target.scope(self.engine.keys());
+        let contender = Contender {
+            service: self,
+            target,
+            options: &options,
+            room: room_key(&scope),
+            scope,
+            started,
+            deadline: started + Duration::from_millis(options.wait_ms),
+            attempts: 0,
+            order: Order::Parallel,
+            slots: Vec::new(),
+        };
+        let channels: smallvec::SmallVec<[Arc<str>; 1]> = contender.scope.channels().into();
+        let result = contender.run().await;
+        if result.is_ok() && primitive == Primitive::Election {
+            self.engine.publish(&channels);
+        }
+        outcome.outcome = match &result {
+            Ok(_) => Acquisition::Granted,
+            Err(ServiceError::Contended { waited: true, .. }) => Acquisition::Timeout,
+            Err(ServiceError::Contended { .. }) => Acquisition::Held,
+            Err(ServiceError::QuorumUnavailable { .. }) => Acquisition::NoQuorum,
+            Err(_) => Acquisition::Rejected,
+        };
+        result
+    }
+
+    /// Sets the remaining time of a held lease, to its own ttl without `ttl_ms`.
+    ///
+    /// # Errors
+    /// [`ServiceError::LeaseLost`], [`ServiceError::QuorumUnavailable`].
+    pub async fn extend(
+        &self,
+        held: &Held,
+        handle: LeaseHandle,
+        ttl_ms: Option<u64>,
+    ) -> Result<Lease, ServiceError> {
+        let renewal = ttl_ms.map_or(Renewal::Own, Renewal::Ttl);
+        self.renew(held, handle, renewal, None).await
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        held: &Held,
+        handle: LeaseHandle,
+        renewal: Renewal,
+        note: Option<&Note>,
+    ) -> Result<Lease, ServiceError> {
+        let scope = held.scope(self.engine.keys());
+        let data = note.map(write_note);
+        let primitive = held.primitive();
+        match self.engine.extend(&scope, handle, renewal, data.as_deref()).await {
+            Extension::Extended { stored, valid_until, nodes } => {
+                metrics().extension(primitive, ExtensionOutcome::Extended);
+                Ok(Lease {
+                    handle,
+                    ttl_ms: stored.ttl_ms,
+                    valid_until,
+                    note: read_note(&stored.data),
+                    slots: stored.slots,
+                    waited_ms: 0,
+                    attempts: 1,
+                    nodes,
+                })
+            }
+            Extension::Lost(nodes) => {
+                metrics().extension(primitive, ExtensionOutcome::Lost);
+                Err(ServiceError::LeaseLost { nodes })
+            }
+            Extension::NoQuorum(nodes) => {
+                metrics().extension(primitive, ExtensionOutcome::NoQuorum);
+                Err(unavailable(nodes))
+            }
+        }
+    }
+
+    /// Gives a lease back. `false` where it is not held any more.
+    ///
+    /// # Errors
+    /// [`ServiceError::QuorumUnavailable`]; the release goes on in the background.
+    pub async fn release(&self, held: &Held, handle: LeaseHandle) -> Result<bool, ServiceError> {
+        let released = self.release_id(held, &handle.id).await?;
+        if released {
+            // A token is about the time of the grant in µs.
+            let held_us = self.engine.clock().wall_us().saturating_sub(handle.token.get());
+            metrics().held(held.primitive(), Duration::from_micros(held_us));
+        }
+        Ok(released)
+    }
+
+    pub(crate) async fn release_id(&self, held: &Held, lease: &LeaseId) -> Result<bool, ServiceError> {
+        let scope = held.scope(self.engine.keys());
+        match self.engine.release(&scope, lease).await {
+            Ok(released) => {
+                let outcome = if released { Release::Released } else { Release::NotHeld };
+                metrics().release(held.primitive(), outcome);
+                Ok(released)
+            }
+            Err(nodes) => {
+                metrics().release(held.primitive(), Release::NoQuorum);
+                Err(unavailable(nodes))
+            }
+        }
+    }
+}
+
+impl Contender<'_> {
+    async fn run(mut self) -> Result<Granted, ServiceError> {
+        let rooms = &self.service.rooms;
+        if rooms.is_closed() {
+            return Err(ServiceError::ShuttingDown);
+        }
+        let queued = rooms.waiting(&self.room) > 0;
+        if queued && (self.options.request.is_some() || self.options.wait_ms == 0) {
+            // Those who wait come first; but the caller's own earlier request is no rival.
+            match self.attempt(true).await {
+                Try::Granted(granted) => return Ok(*granted),
+                Try::NoQuorum(nodes) if self.options.wait_ms == 0 => return Err(unavailable(nodes)),
+                Try::Held(refusal) | Try::Split(refusal) if self.options.wait_ms == 0 => {
+                    return Err(self.contended(&refusal).await);
+                }
+                _ => {}
+            }
+        }
+        if self.options.wait_ms == 0 {
+            return self.contend(None).await;
+        }
+        let ticket = rooms.enter(&self.room)?;
+        let result = self.wait_and_contend(&ticket).await;
+        metrics().waited(self.target.primitive(), self.started.elapsed());
+        result
+    }
+
+    async fn wait_and_contend(&mut self, ticket: &Ticket) -> Result<Granted, ServiceError> {
+        if !ticket.turn(self.deadline).await? {
+            return Err(match ticket.board().last() {
+                Some(refusal) => self.contended(&refusal).await,
+                None => unavailable(self.service.engine.tally()),
+            });
+        }
+        if let Some(until) = ticket.board().take_taken_until()
+            && let Some(subscription) = ticket.board().subscription()
+        {
+            self.pause(ticket, Some(&subscription), Some(until)).await?;
+        }
+        self.contend(Some(ticket)).await
+    }
+
+    /// Tries until granted, refused for good, or out of time.
+    async fn contend(&mut self, ticket: Option<&Ticket>) -> Result<Granted, ServiceError> {
+        let mut splits = 0;
+        loop {
+            if self.service.rooms.is_closed() {
+                return Err(ServiceError::ShuttingDown);
+            }
+            let subscription = ticket.and_then(|ticket| ticket.board().subscription());
+            if let Some(subscription) = &subscription {
+                // News from here on speak against what this round will find.
+                subscription.bell().reset();
+            }
+            if ticket.is_some_and(|ticket| ticket.board().is_split()) {
+                self.order = Order::PrimaryFirst(primary_of(&self.room));
+            }
+            match self.attempt(false).await {
+                Try::Granted(granted) => {
+                    if let Some(ticket) = ticket
+                        && matches!(self.scope, Scope::Records(_))
+                    {
+                        ticket.board().taken_until(granted.lease.valid_until);
+                    }
+                    return Ok(*granted);
+                }
+                Try::Split(refusal) => {
+                    metrics().split_votes.increment(1);
+                    self.order = Order::PrimaryFirst(primary_of(&self.room));
+                    splits += 1;
+                    if let Some(ticket) = ticket {
+                        ticket.board().split();
+                        ticket.board().refused(&refusal);
+                    }
+                    let over = match ticket {
+                        Some(_) => self.is_over(),
+                        None => splits >= SPLITS_MAX,
+                    };
+                    if over {
+                        return Err(self.contended(&refusal).await);
+                    }
+                    self.back_off(splits).await;
+                }
+                Try::Held(refusal) => {
+                    let Some(ticket) = ticket.filter(|_| !self.is_over()) else {
+                        return Err(self.contended(&refusal).await);
+                    };
+                    ticket.board().refused(&refusal);
+                    let Some(subscription) = subscription else {
+                        // Subscribe, be confirmed, look again, and only then wait.
+                        let listen = self.service.engine.hub().listen(self.scope.channels());
+                        let subscription = tokio::time::timeout_at(self.deadline, listen).await;
+                        if let Ok(subscription) = subscription {
+                            ticket.board().subscribed(Arc::new(subscription));
+                        }
+                        continue;
+                    };
+                    let now = self.service.engine.clock().now();
+                    let free_at = refusal.free_in_ms.map(|ms| now + Duration::from_millis(ms));
+                    self.pause(ticket, Some(&subscription), free_at).await?;
+                }
+                Try::NoQuorum(nodes) => {
+                    let Some(ticket) = ticket.filter(|_| !self.is_over()) else {
+                        return Err(unavailable(nodes));
+                    };
+                    let again = OUTAGE_POLL_MS / 2 + self.random(OUTAGE_POLL_MS);
+                    let until = self.service.engine.clock().now() + Duration::from_millis(again);
+                    self.pause(ticket, None, Some(until)).await?;
+                }
+            }
+        }
+    }
+
+    /// Waits for a hint, for `until` plus a little, or for the deadline.
+    async fn pause(
+        &self,
+        ticket: &Ticket,
+        subscription: Option<&std::sync::Arc<crate::quorum::hub::Subscription>>,
+        until: Option<Instant>,
+    ) -> Result<(), ServiceError> {
+        let engine = &self.service.engine;
+        let safety = engine.clock().now() + SAFETY_POLL;
+        // Several servers wait for the same moment: not all at once.
+        let jitter = Duration::from_millis(1 + self.random(4));
+        let until = until.map_or(safety, |until| safety.min(until + jitter)).min(self.deadline);
+        let grace = engine.round_trip().clamp(Duration::from_micros(500), Duration::from_millis(20));
+        let hint = async {
+            match subscription {
+                Some(subscription) => subscription.bell().rung(engine.total(), grace).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = ticket.closed() => Err(ServiceError::ShuttingDown),
+            () = hint => Ok(()),
+            () = tokio::time::sleep_until(until) => Ok(()),
+        }
+    }
+
+    async fn back_off(&self, splits: u32) {
+        let longest_us = self.service.engine.round_trip().as_micros() as u64 * 2 + 500;
+        let longest_us = (longest_us << splits.min(5)).min(50_000);
+        tokio::time::sleep(Duration::from_micros(self.random(longest_us))).await;
+    }
+
+    fn random(&self, below: u64) -> u64 {
+        self.service.engine.clock().random_below(below)
+    }
+
+    fn is_over(&self) -> bool {
+        self.service.engine.clock().now() >= self.deadline
+    }
+
+    /// One round, or as many as a semaphore needs to find that it is full.
+    async fn attempt(&mut self, look_only: bool) -> Try {
+        /// Slots that somebody else took first, before the semaphore counts as contended.
+        const SLOTS_LOST_MAX: u32 = 8;
+        for _ in 0..SLOTS_LOST_MAX {
+            if let Target::Semaphore { limit, permits, .. } = *self.target {
+                match self.service.pick_slots(&self.scope, limit, permits, self.attempts == 0).await {
+                    Ok(slots) => self.slots = slots,
+                    Err(full) => match full {
+                        super::semaphores::NoSlots::Full(refusal) => return Try::Held(refusal),
+                        super::semaphores::NoSlots::NoQuorum(nodes) => return Try::NoQuorum(nodes),
+                    },
+                }
+            }
+            let note = Note {
+                acquired_at_ms: self.service.engine.clock().wall_us() / 1000,
+                ..self.options.note.clone()
+            };
+            let data = write_note(&note);
+            let ask = Ask {
+                scope: &self.scope,
+                slots: &self.slots,
+                ttl_ms: self.options.ttl_ms,
+                request: self.options.request.as_ref().map(|request| request.as_str()),
+                data: &data,
+                look_only,
+            };
+            self.attempts += 1;
+            let refusal = match self.service.engine.grant(&ask, self.order).await {
+                Round::Granted(won) => return Try::Granted(Box::new(self.granted(*won, note))),
+                Round::NoQuorum(nodes) => return Try::NoQuorum(nodes),
+                Round::Refused(refusal) => refusal,
+            };
+            if let Some(same) = refusal.holdings.iter().find(|holding| holding.same_request) {
+                match self.resume(same, &refusal).await {
+                    Some(resumed) => return resumed,
+                    // The remains of a lost request are gone: start anew.
+                    None => continue,
+                }
+            }
+            if matches!(self.scope, Scope::Records(_)) || look_only {
+                return if refusal.held || look_only { Try::Held(refusal) } else { Try::Split(refusal) };
+            }
+        }
+        // Every slot that looked free was gone: others are faster just now.
+        let nodes = self.service.engine.tally();
+        Try::Split(Refusal { holdings: Default::default(), nodes, free_in_ms: Some(0), held: false })
+    }
+
+    fn granted(&self, won: Won, note: Note) -> Granted {
+        let Won { handle, valid_until, nodes, grant } = won;
+        let lease = Lease {
+            handle,
+            ttl_ms: self.options.ttl_ms,
+            valid_until,
+            note,
+            slots: self.slots.clone(),
+            waited_ms: self.started.elapsed().as_millis() as u64,
+            attempts: self.attempts,
+            nodes,
+        };
+        Granted { lease, grant }
+    }
+
+    /// The caller's own earlier request holds it: the same lease and token come back, with its
+    /// time set anew. `None` where only remains were left, which are gone now (§1.9).
+    async fn resume(&self, same: &Holding, refusal: &Refusal) -> Option<Try> {
+        let total = self.service.engine.total();
+        let agreed = |token: Token| {
+            refusal.holdings.iter().filter(|h| h.lease == same.lease && h.token == token).count()
+        };
+        let token = refusal.holdings.iter().map(|h| h.token).find(|&token| agreed(token) >= quorum_of(total));
+        let Some(token) = token else {
+            return match self.service.engine.release(&self.scope, &same.lease).await {
+                Ok(_) => None,
+                Err(nodes) => Some(Try::NoQuorum(nodes)),
+            };
+        };
+        let handle = LeaseHandle { id: same.lease, token };
+        let renewal = Renewal::Ttl(self.options.ttl_ms);
+        match self.service.engine.extend(&self.scope, handle, renewal, None).await {
+            Extension::Extended { stored, valid_until, nodes } => {
+                let lease = Lease {
+                    handle,
+                    ttl_ms: stored.ttl_ms,
+                    valid_until,
+                    note: read_note(&stored.data),
+                    slots: stored.slots,
+                    waited_ms: self.started.elapsed().as_millis() as u64,
+                    attempts: self.attempts,
+                    nodes,
+                };
+                // Whoever got it first may be at work with it: not ours to undo.
+                let grant = self.service.engine.granted_before(&self.scope, handle.id);
+                Some(Try::Granted(Box::new(Granted { lease, grant })))
+            }
+            Extension::Lost(_) => None,
+            Extension::NoQuorum(nodes) => Some(Try::NoQuorum(nodes)),
+        }
+    }
+
+    async fn contended(&self, refusal: &Refusal) -> ServiceError {
+        let holders = match self.target {
+            Target::Semaphore { name, .. } => self.service.semaphore_holders(name).await,
+            _ => refusal
+                .holder()
+                .map(|(holding, left)| holder(holding, left, Vec::new()))
+                .into_iter()
+                .collect(),
+        };
+        ServiceError::Contended {
+            primitive: self.target.primitive(),
+            holders,
+            retry_after_ms: retry_after(refusal.free_in_ms),
+            nodes: refusal.nodes,
+            waited: self.options.wait_ms > 0,
+        }
+    }
+}
+
+/// A lease as everyone may see it.
+pub(crate) fn holder(holding: &Holding, remaining_ms: u64, slots: Vec<u32>) -> Holder {
+    Holder { token: holding.token, remaining_ms, note: read_note(&holding.data), slots }
+}
+
+pub(crate) fn unavailable(nodes: Nodes) -> ServiceError {
+    ServiceError::QuorumUnavailable { nodes, retry_after_ms: 1000 }
+}
+
+/// What is stored with a lease, as the nodes keep it.
+pub(crate) fn write_note(note: &Note) -> String {
+    // A map of strings always serializes.
+    serde_json::to_string(note).unwrap_or_default()
+}
+
+/// Back from the nodes; what cannot be read is shown as nothing.
+pub(crate) fn read_note(data: &str) -> Note {
+    serde_json::from_str(data).unwrap_or_default()
+}

@@ -1,1 +1,120 @@
-//! locks
+//! Locks: looking at one, listing them, releasing one by force.
+
+use super::leases::{holder, unavailable};
+use super::{Held, Inspection, Nodes, Service, ServiceError};
+use crate::domain::{Name, Token};
+use crate::node::calls::{Entry, Holding};
+use crate::quorum::tally;
+
+/// One page of locks.
+#[derive(Debug, Clone)]
+pub struct LockPage {
+    /// Held locks, by name in order.
+    pub locks: Vec<(Name, Inspection)>,
+    /// Go on after this; `None` at the end.
+    pub next_after: Option<String>,
+}
+
+/// What each node holds under one key.
+pub(crate) fn holdings(answers: &[Vec<Option<Entry>>]) -> Vec<Holding> {
+    answers.iter().flatten().flatten().filter_map(|entry| entry.holding.clone()).collect()
+}
+
+/// Whether these answers settle who holds it: one lease has a quorum, or none can get one.
+fn is_settled(answers: &[Vec<Option<Entry>>], total: usize) -> bool {
+    let holdings = holdings(answers);
+    let quorum = tally::quorum_of(total);
+    let most = holdings
+        .iter()
+        .map(|one| holdings.iter().filter(|holding| holding.lease == one.lease).count())
+        .max()
+        .unwrap_or(0);
+    most >= quorum || most + (total - answers.len()) < quorum
+}
+
+impl Service {
+    /// Who holds a lock.
+    ///
+    /// # Errors
+    /// [`ServiceError::QuorumUnavailable`].
+    pub async fn get_lock(&self, name: &Name) -> Result<Inspection, ServiceError> {
+        self.inspect(&self.engine.keys().lock(name)).await
+    }
+
+    /// Who holds the record under `key`.
+    pub(crate) async fn inspect(&self, key: &str) -> Result<Inspection, ServiceError> {
+        let total = self.engine.total();
+        let (answers, nodes) =
+            self.engine.read(&[key], |answers| is_settled(answers, total)).await.map_err(unavailable)?;
+        let fences: Vec<u64> = answers
+            .iter()
+            .map(|entries| entries.first().and_then(Option::as_ref).map_or(0, |entry| entry.fence))
+            .collect();
+        Ok(self.inspection(key, &holdings(&answers), &fences, nodes))
+    }
+
+    fn inspection(&self, key: &str, holdings: &[Holding], fences: &[u64], nodes: Nodes) -> Inspection {
+        let total = self.engine.total();
+        let holder =
+            tally::holder(holdings.iter(), total).map(|(holding, left)| holder(holding, left, Vec::new()));
+        Inspection {
+            holder,
+            highest_token: tally::highest_fence(fences, total).and_then(|fence| Token::new(fence).ok()),
+            waiters: self.rooms.waiting(key),
+            nodes,
+        }
+    }
+
+    /// Held locks whose name begins with `prefix`, by name in order, after `after`.
+    ///
+    /// # Errors
+    /// [`ServiceError::QuorumUnavailable`].
+    pub async fn list_locks(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<LockPage, ServiceError> {
+        let base = self.engine.keys().lock_prefix();
+        let key = |name: &str| format!("{base}{name}");
+        let page = self
+            .engine
+            .list(&key(prefix), &after.map(key).unwrap_or_default(), limit)
+            .await
+            .map_err(unavailable)?;
+        let locks = page
+            .held
+            .iter()
+            .filter_map(|(key, holdings)| {
+                let name = Name::new(key.strip_prefix(&base)?).ok()?;
+                let nodes = Nodes {
+                    granted: 0,
+                    held: holdings.len() as u32,
+                    failed: page.nodes.failed,
+                    ..page.nodes
+                };
+                Some((name, self.inspection(key, holdings, &[], nodes)))
+            })
+            .collect();
+        let next_after = page.next_after.and_then(|key| key.strip_prefix(&base).map(str::to_owned));
+        Ok(LockPage { locks, next_after })
+    }
+
+    /// Takes a lock away from whoever holds it.
+    ///
+    /// # Errors
+    /// [`ServiceError::QuorumUnavailable`].
+    pub async fn force_release_lock(&self, name: &Name) -> Result<bool, ServiceError> {
+        let key = self.engine.keys().lock(name);
+        let (answers, _) = self.engine.read(&[&key], |_| false).await.map_err(unavailable)?;
+        let holdings = holdings(&answers);
+        let held = tally::holder(holdings.iter(), self.engine.total()).is_some();
+        let mut leases: Vec<_> = holdings.iter().map(|holding| holding.lease).collect();
+        leases.sort_unstable();
+        leases.dedup();
+        for lease in &leases {
+            self.release_id(&Held::Lock(name.clone()), lease).await?;
+        }
+        Ok(held)
+    }
+}

@@ -312,6 +312,12 @@ impl Service {
         self.rooms.close();
     }
 
+    /// Sets the gauges that only a look can tell.
+    pub fn refresh_gauges(&self) {
+        crate::telemetry::metrics().longest_wait_seconds.set(self.rooms.longest_wait().as_secs_f64());
+        crate::telemetry::metrics().quorum_available.set(if self.engine.available() { 1.0 } else { 0.0 });
+    }
+
     /// Whether [`Service::drain`] was called.
     pub fn is_draining(&self) -> bool {
         self.rooms.is_closed()

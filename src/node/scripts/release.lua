@@ -4,6 +4,8 @@
 --
 -- KEYS  tombstone of the lease, key × n      or, for a semaphore with n = 0:  tombstone, index
 -- ARGV  1 lease id   2 fence retention, ms   3 life of the tombstone, ms   4 n
+--       5 '1' = tell those who wait; a lost round is undone silently, or its own
+--         undo would wake the contender that lost it
 -- Reply {1, now} it was held; {0, now} it was not (any more)
 local now = clock()
 local keys, index = KEYS, nil
@@ -37,14 +39,14 @@ for i = 2, #keys do
         redis.pcall('SET', keys[i], fence, 'PX', ARGV[2])
       end
       if not index then
-        redis.call('PUBLISH', keys[i], '')
+        if ARGV[5] == '1' then redis.call('PUBLISH', keys[i], '') end
       elseif request ~= '-' and redis.call('GET', index .. '//' .. request) == ARGV[1] then
         redis.call('DEL', index .. '//' .. request)
       end
     end
   end
 end
-if index and found > 0 then redis.call('PUBLISH', index, '') end
+if index and found > 0 and ARGV[5] == '1' then redis.call('PUBLISH', index, '') end
 -- Something is missing: a lease that has expired and gone, or one that is still on its way.
 if found == 0 or found < #keys - 1 then redis.pcall('SET', KEYS[1], '', 'PX', ARGV[3]) end
 return {held > 0 and held == #keys - 1 and 1 or 0, now}

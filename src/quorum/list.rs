@@ -1,0 +1,101 @@
+//! Walking the keys of all nodes, merged by quorum.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::tally::{self, quorum_of};
+use super::{Count, Engine};
+use crate::node::NodeError;
+use crate::node::calls::{self, Holding, ListStep};
+use crate::node::member::Member;
+use crate::service::Nodes;
+
+/// Keys looked at per step: short enough not to hold a node up.
+const STEP: u64 = 500;
+
+/// One page of held leases, by key in order.
+#[derive(Debug)]
+pub struct Page {
+    /// Key, and what the nodes that hold it store.
+    pub held: Vec<(String, Vec<Holding>)>,
+    /// Ask again after this key; `None` at the end.
+    pub next_after: Option<String>,
+    /// Nodes that answered (`granted`) and that did not.
+    pub nodes: Nodes,
+}
+
+/// The first `limit` held keys of one node after `after`, and whether there are more.
+async fn walk(
+    member: Arc<Member>,
+    prefix: String,
+    after: String,
+    limit: usize,
+) -> Result<(BTreeMap<String, Holding>, bool), NodeError> {
+    let mut held = BTreeMap::new();
+    let mut more = false;
+    let mut cursor = "0".to_owned();
+    loop {
+        let command = Arc::new(calls::list(&prefix, &cursor, STEP));
+        let step = ListStep::read(member.vote(&command).await?)?;
+        for (key, holding) in step.held {
+            if key > after {
+                held.insert(key, holding);
+            }
+        }
+        while held.len() > limit {
+            held.pop_last();
+            more = true;
+        }
+        if step.cursor == "0" {
+            return Ok((held, more));
+        }
+        cursor = step.cursor;
+    }
+}
+
+impl Engine {
+    /// Held leases whose key begins with `prefix` and comes after `after`, in order. Each page
+    /// walks all keys of every node: an operator's question, not a worker's.
+    ///
+    /// # Errors
+    /// The votes, where fewer than a quorum answered.
+    pub async fn list(self: &Arc<Self>, prefix: &str, after: &str, limit: usize) -> Result<Page, Nodes> {
+        let walks = self
+            .members
+            .iter()
+            .map(|member| walk(Arc::clone(member), prefix.to_owned(), after.to_owned(), limit));
+        let mut count = Count::new(self.total());
+        let mut by_key: HashMap<String, Vec<Holding>> = HashMap::new();
+        // Beyond the last key of a shortened list, that node may hold keys it did not name.
+        let mut known_to: Option<String> = None;
+        for outcome in futures_util::future::join_all(walks).await {
+            let Ok((held, more)) = outcome else {
+                count.failed += 1;
+                continue;
+            };
+            count.yes += 1;
+            if let (true, Some((last, _))) = (more, held.last_key_value()) {
+                known_to = Some(known_to.map_or(last.clone(), |known| known.min(last.clone())));
+            }
+            for (key, holding) in held {
+                by_key.entry(key).or_default().push(holding);
+            }
+        }
+        let nodes = count.nodes();
+        if count.yes < quorum_of(self.total()) {
+            return Err(nodes);
+        }
+        let mut held: Vec<_> = by_key
+            .into_iter()
+            .filter(|(key, _)| known_to.as_ref().is_none_or(|known| key <= known))
+            .filter(|(_, holdings)| tally::holder(holdings.iter(), self.total()).is_some())
+            .collect();
+        held.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let mut next_after = known_to;
+        if held.len() > limit {
+            held.truncate(limit);
+            next_after = held.last().map(|(key, _)| key.clone());
+        }
+        Ok(Page { held, next_after, nodes })
+    }
+}

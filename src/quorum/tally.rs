@@ -1,0 +1,253 @@
+//! Counting votes: pure functions, so that every case of N = 1…5 is tested without a runtime.
+
+use crate::domain::LeaseId;
+use crate::node::calls::Holding;
+use crate::service::Nodes;
+
+/// ⌊N/2⌋ + 1 of the **configured** N, never of the nodes that happen to answer.
+pub const fn quorum_of(total: usize) -> usize {
+    total / 2 + 1
+}
+
+/// Votes of one round, where a node says yes, no, or abstains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// Configured nodes.
+    pub total: usize,
+    /// Yes.
+    pub yes: usize,
+    /// No.
+    pub no: usize,
+    /// Abstained.
+    pub failed: usize,
+}
+
+/// What a count says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Wait for more votes.
+    Open,
+    /// A quorum said yes.
+    Carried,
+    /// A quorum answered, and no quorum can say yes any more.
+    Rejected,
+    /// No quorum can answer any more.
+    NoQuorum,
+}
+
+impl Count {
+    /// Nothing counted yet.
+    pub const fn new(total: usize) -> Self {
+        Self { total, yes: 0, no: 0, failed: 0 }
+    }
+
+    /// The verdict, as early as it is certain.
+    pub fn verdict(&self) -> Verdict {
+        let quorum = quorum_of(self.total);
+        let answered = self.yes + self.no;
+        let pending = self.pending();
+        if self.yes >= quorum {
+            Verdict::Carried
+        } else if answered + pending < quorum {
+            Verdict::NoQuorum
+        } else if self.yes + pending < quorum && answered >= quorum {
+            Verdict::Rejected
+        } else {
+            Verdict::Open
+        }
+    }
+
+    /// Votes still out.
+    pub fn pending(&self) -> usize {
+        self.total - self.yes - self.no - self.failed
+    }
+
+    /// As shown to people.
+    pub fn nodes(&self) -> Nodes {
+        Nodes {
+            total: self.total as u32,
+            quorum: quorum_of(self.total) as u32,
+            granted: self.yes as u32,
+            held: self.no as u32,
+            failed: self.failed as u32,
+        }
+    }
+}
+
+/// The token of a grant: the maximum over the granting nodes, and whether a quorum of
+/// them stored exactly that, so that no second round is needed (PROTOCOL §2.2).
+pub fn token_of(granted: &[u64], total: usize) -> (u64, bool) {
+    let token = granted.iter().copied().max().unwrap_or(0);
+    let exact = granted.iter().filter(|&&fence| fence == token).count();
+    (token, exact >= quorum_of(total))
+}
+
+/// The lease that a quorum of nodes names, with its `remaining_ms` there: the smallest
+/// over the quorum that keeps it longest, since the lease ends when the quorum does.
+pub fn holder<'a>(
+    holdings: impl Iterator<Item = &'a Holding> + Clone,
+    total: usize,
+) -> Option<(&'a Holding, u64)> {
+    let quorum = quorum_of(total);
+    let count = |lease: &LeaseId| holdings.clone().filter(|h| h.lease == *lease).count();
+    let holding = holdings.clone().find(|h| count(&h.lease) >= quorum)?;
+    let mut remaining: Vec<u64> =
+        holdings.clone().filter(|h| h.lease == holding.lease).map(|h| h.remaining_ms).collect();
+    remaining.sort_unstable_by(|a, b| b.cmp(a));
+    Some((holding, remaining[quorum - 1]))
+}
+
+/// When enough nodes will be free again for somebody: the q-th smallest remaining time over
+/// all nodes, where a free one counts 0 and one that did not answer counts as never.
+pub fn free_in(remaining_ms: impl Iterator<Item = u64>, total: usize) -> Option<u64> {
+    let mut remaining: Vec<u64> = remaining_ms.collect();
+    remaining.sort_unstable();
+    remaining.get(quorum_of(total) - 1).copied()
+}
+
+/// The highest fence that may have been reported to somebody: stored on a quorum, where
+/// each node that did not answer may have stored it too.
+pub fn highest_fence(fences: &[u64], total: usize) -> Option<u64> {
+    let missing = total - fences.len();
+    let mut sorted = fences.to_vec();
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    let rank = quorum_of(total).saturating_sub(missing).max(1);
+    sorted.get(rank - 1).copied().filter(|&fence| fence > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Token;
+
+    /// All ways in which n votes can fall, in order of arrival.
+    fn arrivals(n: usize) -> Vec<Vec<u8>> {
+        (0..3_usize.pow(n as u32))
+            .map(|mut code| {
+                (0..n)
+                    .map(|_| {
+                        let vote = (code % 3) as u8;
+                        code /= 3;
+                        vote
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    fn count(total: usize, votes: &[u8]) -> Count {
+        let mut count = Count::new(total);
+        for vote in votes {
+            match vote {
+                0 => count.yes += 1,
+                1 => count.no += 1,
+                _ => count.failed += 1,
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn quorum_is_a_majority_of_the_configured_nodes() {
+        assert_eq!([1, 2, 3, 4, 5].map(quorum_of), [1, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn a_full_count_of_one_to_five_nodes_is_decided_as_the_rules_say() {
+        for total in 1..=5 {
+            let quorum = quorum_of(total);
+            for votes in arrivals(total) {
+                let full = count(total, &votes);
+                let expected = if full.yes >= quorum {
+                    Verdict::Carried
+                } else if full.yes + full.no >= quorum {
+                    Verdict::Rejected
+                } else {
+                    Verdict::NoQuorum
+                };
+                assert_eq!(full.verdict(), expected, "{votes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_early_verdict_is_never_changed_by_later_votes() {
+        for total in 1..=5 {
+            for votes in arrivals(total) {
+                let last = count(total, &votes).verdict();
+                for seen in 0..total {
+                    let early = count(total, &votes[..seen]).verdict();
+                    assert!(early == Verdict::Open || early == last, "{votes:?} after {seen}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_verdict_comes_as_soon_as_it_is_certain() {
+        for total in 1..=5 {
+            for votes in arrivals(total) {
+                for seen in 0..=total {
+                    let partial = &votes[..seen];
+                    // All ways to go on from here.
+                    let ends: std::collections::HashSet<_> = arrivals(total - seen)
+                        .into_iter()
+                        .map(|rest| {
+                            let all: Vec<u8> = partial.iter().copied().chain(rest).collect();
+                            format!("{:?}", count(total, &all).verdict())
+                        })
+                        .collect();
+                    let open = count(total, partial).verdict() == Verdict::Open;
+                    assert_eq!(open, ends.len() > 1, "{partial:?} of {total}: {ends:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_is_exact_only_when_a_quorum_stored_it() {
+        assert_eq!(token_of(&[7, 7], 3), (7, true));
+        assert_eq!(token_of(&[7, 9], 3), (9, false));
+        assert_eq!(token_of(&[7, 9, 9], 5), (9, false));
+        assert_eq!(token_of(&[9, 9, 9], 5), (9, true));
+        assert_eq!(token_of(&[5], 1), (5, true));
+    }
+
+    fn holding(lease: u128, remaining_ms: u64) -> Holding {
+        Holding {
+            lease: LeaseId::from_bits(lease),
+            token: Token::new(1).unwrap(),
+            remaining_ms,
+            ttl_ms: 100,
+            data: String::new(),
+            same_request: false,
+            slots: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_holder_needs_a_quorum_of_one_lease_and_lasts_as_long_as_that_quorum() {
+        let split = [holding(1, 50), holding(2, 60), holding(3, 70)];
+        assert!(holder(split.iter(), 3).is_none());
+        let held = [holding(1, 50), holding(2, 60), holding(1, 70)];
+        assert_eq!(holder(held.iter(), 3).unwrap().1, 50);
+        let all = [holding(1, 50), holding(1, 60), holding(1, 70)];
+        assert_eq!(holder(all.iter(), 3).unwrap().1, 60);
+    }
+
+    #[test]
+    fn a_name_is_free_when_the_quorum_of_nodes_is() {
+        assert_eq!(free_in([500, 300, 400].into_iter(), 3), Some(400));
+        assert_eq!(free_in([500, 0, 0].into_iter(), 3), Some(0));
+        assert_eq!(free_in([500].into_iter(), 3), None);
+    }
+
+    #[test]
+    fn a_minoritys_fence_is_not_the_highest_unless_a_missing_node_may_share_it() {
+        assert_eq!(highest_fence(&[5, 5, 9], 3), Some(5));
+        assert_eq!(highest_fence(&[5, 9], 3), Some(9));
+        assert_eq!(highest_fence(&[0, 0, 0], 3), None);
+        assert_eq!(highest_fence(&[5, 7, 9, 9], 5), Some(9));
+        assert_eq!(highest_fence(&[5, 7, 8, 9, 9], 5), Some(8));
+    }
+}
