@@ -11,8 +11,8 @@ use metrics::{Counter, Gauge, Histogram, counter, describe_counter, describe_gau
 use metrics::{gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
+use crate::domain::Primitive;
 use crate::node::{NodeError, Script};
-use crate::service::Primitive;
 
 /// Seconds; from a round trip on loopback to a lease's life.
 const LATENCY_BUCKETS: &[f64] =

@@ -7,11 +7,13 @@
 mod ids;
 mod labels;
 mod name;
+mod primitive;
 mod ttl;
 
 pub use ids::{LeaseHandle, LeaseId, RequestId, Token};
 pub use labels::{Candidate, Metadata, Owner, Value};
 pub use name::Name;
+pub use primitive::{Nodes, Primitive};
 pub use ttl::{drift_ms, validity_ms};
 
 /// Why a value from outside was refused: one sentence, fit to be shown to the caller.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::tally::{self, quorum_of};
 use super::{Count, Engine};
+use crate::domain::Nodes;
 use crate::node::NodeError;
 use crate::node::calls::{self, Holding, ListStep};
 use crate::node::member::Member;
-use crate::service::Nodes;
 
 /// Keys looked at per step: short enough not to hold a node up.
 const STEP: u64 = 500;

@@ -22,14 +22,13 @@ use self::ballot::Ballot;
 use self::hub::Hub;
 use self::tally::{Count, Verdict, quorum_of};
 use crate::clock::Clock;
-use crate::domain::{LeaseHandle, LeaseId, Token, drift_ms, validity_ms};
+use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, drift_ms, validity_ms};
 use crate::node::calls::{
     self, Ask, Bounds, Entry, Extended, GrantVote, Holding, Keys, Renewal, Scope, Survey,
 };
 use crate::node::member::{Member, NodeView};
 use crate::node::quarantine::{Board, Standing};
 use crate::node::{Command, Node, NodeError, Settle};
-use crate::service::Nodes;
 use crate::telemetry::metrics;
 
 /// Settings of an engine.

@@ -1,8 +1,7 @@
 //! Counting votes: pure functions, so that every case of N = 1…5 is tested without a runtime.
 
-use crate::domain::LeaseId;
+use crate::domain::{LeaseId, Nodes};
 use crate::node::calls::Holding;
-use crate::service::Nodes;
 
 /// ⌊N/2⌋ + 1 of the **configured** N, never of the nodes that happen to answer.
 pub const fn quorum_of(total: usize) -> usize {

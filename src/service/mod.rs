@@ -20,35 +20,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::domain::{Candidate, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value};
+pub use crate::domain::{Nodes, Primitive};
 use crate::quorum::{Engine, Grant};
-
-/// The primitives, as metrics label them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Primitive {
-    /// An exclusive lock.
-    Lock,
-    /// Several locks under one lease.
-    Multilock,
-    /// A counting semaphore.
-    Semaphore,
-    /// Leader election.
-    Election,
-}
-
-impl Primitive {
-    /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 4] = [Self::Lock, Self::Multilock, Self::Semaphore, Self::Election];
-
-    /// The label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lock => "lock",
-            Self::Multilock => "multilock",
-            Self::Semaphore => "semaphore",
-            Self::Election => "election",
-        }
-    }
-}
 
 /// What a lease is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,21 +118,6 @@ pub struct Note {
 
 fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-/// How the nodes stood, for people: `{total, quorum, granted, held, failed}`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Nodes {
-    /// Configured nodes.
-    pub total: u32,
-    /// How many make a quorum.
-    pub quorum: u32,
-    /// Granted, matched or released here.
-    pub granted: u32,
-    /// Held by another lease.
-    pub held: u32,
-    /// Abstained, or did not answer.
-    pub failed: u32,
 }
 
 /// A lease as its holder gets it.

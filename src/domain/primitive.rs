@@ -1,0 +1,44 @@
+//! The primitives, and how nodes stood towards one of them: plain data of every layer.
+
+/// The primitives, as metrics label them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Primitive {
+    /// An exclusive lock.
+    Lock,
+    /// Several locks under one lease.
+    Multilock,
+    /// A counting semaphore.
+    Semaphore,
+    /// Leader election.
+    Election,
+}
+
+impl Primitive {
+    /// All of them, in the order of their discriminants.
+    pub const ALL: [Self; 4] = [Self::Lock, Self::Multilock, Self::Semaphore, Self::Election];
+
+    /// The label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Multilock => "multilock",
+            Self::Semaphore => "semaphore",
+            Self::Election => "election",
+        }
+    }
+}
+
+/// How the nodes stood, for people: `{total, quorum, granted, held, failed}`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Nodes {
+    /// Configured nodes.
+    pub total: u32,
+    /// How many make a quorum.
+    pub quorum: u32,
+    /// Granted, matched or released here.
+    pub granted: u32,
+    /// Held by another lease.
+    pub held: u32,
+    /// Abstained, or did not answer.
+    pub failed: u32,
+}
