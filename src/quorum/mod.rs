@@ -505,7 +505,7 @@ impl Engine {
         let total = self.total();
         let mut asked = 0;
         for step in 0..total {
-            let i = (primary as usize + step) % total;
+            let i = ((primary % total as u64) as usize + step) % total;
             asked |= 1 << i;
             grant.nodes |= 1 << i;
             let answer = self.members[i].vote(command).await;

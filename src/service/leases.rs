@@ -300,6 +300,10 @@ impl Contender<'_> {
                     if let Some(ticket) = ticket
                         && matches!(self.scope, Scope::Records(_))
                     {
+                        if let Some(subscription) = &subscription {
+                            // What has rung until now was the release before this grant.
+                            subscription.bell().reset();
+                        }
                         ticket.board().taken_until(granted.lease.valid_until);
                     }
                     return Ok(*granted);
