@@ -40,8 +40,10 @@ USER 10001:10001
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 # Exec form: no shell has to start every ten seconds. It asks QUORATE_SERVER, by default
-# http://127.0.0.1:8080; set that when the port or TLS is changed.
+# http://127.0.0.1:8080; set that when the port or TLS is changed. Whether the process lives and
+# not whether it is ready: what restarts unhealthy containers would do so for want of a quorum
+# too, and begin each quarantine anew.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
-    CMD ["/usr/local/bin/quorate", "healthcheck"]
+    CMD ["/usr/local/bin/quorate", "healthcheck", "--live"]
 ENTRYPOINT ["/usr/local/bin/quorate"]
 CMD ["serve"]

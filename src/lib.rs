@@ -10,9 +10,14 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod api;
+pub mod cli;
+pub mod client;
 pub mod clock;
+pub mod config;
 pub mod domain;
 pub mod node;
 pub mod quorum;
+pub mod server;
 pub mod service;
 pub mod telemetry;

@@ -71,6 +71,21 @@ pub enum Undo {
 }
 const UNDOS: [&str; 3] = ["done", "expired", "abandoned"];
 
+/// Why a client was turned away before its request reached a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Refusal {
+    /// As many connections as allowed are open.
+    Connections,
+    /// As many requests as allowed are in flight.
+    InFlight,
+    /// The head, or the TLS handshake, took too long.
+    HeaderTimeout,
+    /// The body took too long.
+    BodyTimeout,
+}
+const REFUSALS: [&str; 4] = ["connections", "in_flight", "header_timeout", "body_timeout"];
+
 /// Outcomes of a call to a node, as `quorate_node_requests_total` labels them.
 const NODE_OUTCOMES: [&str; 13] = [
     "done",
@@ -97,6 +112,11 @@ pub struct Metrics {
     wait_seconds: [Histogram; 4],
     hold_seconds: [Histogram; 4],
     undos: [Counter; 3],
+    refusals: [Counter; 4],
+    /// Client connections open now.
+    pub http_connections: Gauge,
+    /// Requests and streams in flight now.
+    pub http_in_flight: Gauge,
     /// Second fencing rounds.
     pub fencing_raises: Counter,
     /// Rounds that nobody won.
@@ -143,6 +163,9 @@ impl Metrics {
             wait_seconds: by_primitive(&|p| histogram!("quorate_wait_duration_seconds", "primitive" => p)),
             hold_seconds: by_primitive(&|p| histogram!("quorate_hold_duration_seconds", "primitive" => p)),
             undos: UNDOS.map(|outcome| counter!("quorate_undos_total", "outcome" => outcome)),
+            refusals: REFUSALS.map(|reason| counter!("quorate_http_refused_total", "reason" => reason)),
+            http_connections: gauge!("quorate_http_connections"),
+            http_in_flight: gauge!("quorate_http_in_flight"),
             fencing_raises: counter!("quorate_fencing_raises_total"),
             split_votes: counter!("quorate_split_votes_total"),
             waiters: gauge!("quorate_waiters"),
@@ -185,6 +208,11 @@ impl Metrics {
     /// One undo at one node ended.
     pub fn undo(&self, outcome: Undo) {
         self.undos[outcome as usize].increment(1);
+    }
+
+    /// One client was turned away.
+    pub fn refused(&self, why: Refusal) {
+        self.refusals[why as usize].increment(1);
     }
 }
 
@@ -306,5 +334,8 @@ fn describe() {
     describe_gauge!("quorate_quorum_available", "1 while a quorum of nodes votes");
     describe_counter!("quorate_http_requests_total", "HTTP requests by method, route and status");
     describe_histogram!("quorate_http_request_duration_seconds", "Time to the head of the answer");
+    describe_counter!("quorate_http_refused_total", "Clients turned away before a handler, by reason");
+    describe_gauge!("quorate_http_connections", "Client connections open");
+    describe_gauge!("quorate_http_in_flight", "Requests and streams in flight");
     describe_gauge!("quorate_build_info", "The version that runs");
 }

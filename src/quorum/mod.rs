@@ -26,7 +26,8 @@ use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, drift_ms, validity_ms};
 use crate::node::calls::{
     self, Ask, Bounds, Entry, Extended, GrantVote, Holding, Keys, Renewal, Scope, Survey,
 };
-use crate::node::member::{Member, NodeView};
+use crate::node::member::Member;
+pub use crate::node::member::NodeView;
 use crate::node::quarantine::{Board, Standing};
 use crate::node::{Command, Node, NodeError, Settle};
 use crate::telemetry::metrics;

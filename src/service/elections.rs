@@ -178,17 +178,23 @@ impl Service {
     }
 
     /// The present state first, then each change. Ends when the server drains.
-    pub fn observe(&self, name: &Name) -> impl Stream<Item = LeaderView> + Send + 'static {
+    pub fn observe(
+        &self,
+        name: &Name,
+    ) -> impl Stream<Item = Result<LeaderView, ServiceError>> + Send + 'static {
         let service = self.clone();
         let name = name.clone();
         async_stream::stream! {
             let watch = service.watch(&name);
-            let (mut last, mut changes) = tokio::select! {
+            let (present, mut changes) = tokio::select! {
                 biased;
-                () = service.rooms.closing() => return,
+                () = service.rooms.closing() => {
+                    yield Err(ServiceError::ShuttingDown);
+                    return;
+                }
                 followed = watch.follow() => followed,
             };
-            yield last.clone();
+            yield Ok(present);
             loop {
                 let change = tokio::select! {
                     biased;
@@ -196,11 +202,11 @@ impl Service {
                     change = changes.recv() => change,
                 };
                 match change {
-                    Ok(view) => last = view,
-                    Err(broadcast::error::RecvError::Lagged(_)) => continue,
+                    Ok(view) => yield Ok(view),
+                    // The next one tells the latest state.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return,
                 }
-                yield last.clone();
             }
         }
     }

@@ -21,6 +21,12 @@ use tokio::time::Instant;
 
 use crate::domain::{Candidate, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value};
 pub use crate::domain::{Nodes, Primitive};
+
+pub use self::elections::LeaderView;
+pub use self::fencing::TokenCheck;
+pub use self::hold::HoldEvent;
+pub use self::locks::LockPage;
+pub use self::semaphores::SemaphoreView;
 use crate::quorum::{Engine, Grant};
 
 /// What a lease is asked for.
@@ -268,6 +274,11 @@ impl Service {
     /// Ends all waiting with [`ServiceError::ShuttingDown`]; grants in flight finish.
     pub fn drain(&self) {
         self.rooms.close();
+    }
+
+    /// Wall clock, ms since the epoch; for display.
+    pub fn wall_ms(&self) -> u64 {
+        self.engine.clock().wall_us() / 1000
     }
 
     /// Sets the gauges that only a look can tell.

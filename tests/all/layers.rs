@@ -78,7 +78,8 @@ fn each_foreign_crate_stays_in_its_room() {
         for (name, places) in CRATES {
             let uses = |line: &&String| {
                 let bare = name.trim_start_matches(':');
-                line.contains(&format!("use {name}::")) || (bare == *name && line.contains(&format!("{name}::")))
+                line.contains(&format!("use {name}::"))
+                    || (bare == *name && line.contains(&format!("{name}::")))
             };
             if !places.iter().any(|place| within(&file, place)) {
                 wrong.extend(lines.iter().filter(uses).map(|line| format!("{file}: {}", line.trim())));

@@ -10,7 +10,7 @@
 --       {0, now} where only looking found nobody; {-1, 0, marker?}; {-2, now}; {-3, now}
 --
 -- A semaphore keeps beside its slots' records (index/SLOT): the index, a sorted set of
--- taken slots by expiry; index//LEASE, the slots of a lease; index//REQUEST, its lease.
+-- taken slots by expiry; index//LEASE, the slots of a lease; index///REQUEST, its lease.
 -- e.g.  EVALSHA … 3 q:node q:undone:9f… q:lock:a  M 9f… - 30000 1790000000000000 60000000 600000 0 1 {}
 local marks = redis.call('MGET', KEYS[1], KEYS[2])
 if marks[1] ~= ARGV[1] then return {-1, 0, marks[1]} end
@@ -21,7 +21,7 @@ if proposed > now_us + ARGV[6] then return {-2, now} end
 
 local n = tonumber(ARGV[9])
 local index = KEYS[3 + n]
-local by_request = index and ARGV[3] ~= '-' and index .. '//' .. ARGV[3]
+local by_request = index and ARGV[3] ~= '-' and index .. '///' .. ARGV[3]
 
 -- A retry of a request that holds other slots of this semaphore.
 if by_request then
@@ -36,7 +36,7 @@ if by_request then
   end
 end
 
-local fence, base, bump = proposed, ARGV[5], 0
+local fence, base, bump = proposed, ARGV[5], '0'
 for i = 3, 2 + n do
   local record = redis.call('GET', KEYS[i])
   if record then
@@ -45,8 +45,9 @@ for i = 3, 2 + n do
       local same = request == ARGV[3] and request ~= '-' and 1 or 0
       return {0, now, {expires - now, tonumber(ttl), tb + tu, fb + fu, lease, same, data}}
     end
-    if lease == ARGV[2] and expires > now then
-      -- The same attempt once more (a duplicated message): it has its answer already.
+    if lease == ARGV[2] and expires > now and fb + fu == tb + tu then
+      -- The same attempt once more (a duplicated message): it has its answer already,
+      -- unless tokens were issued since, which must not be given out twice.
       fu = fu - 1
     end
     if fb + fu + 1 > fence then
@@ -57,6 +58,10 @@ end
 if ARGV[8] == '1' then return {0, now} end
 
 local ttl = tonumber(ARGV[4])
+if index then
+  -- Before the records: an index of the wrong type fails here, where nothing is written yet.
+  for i = 11, 10 + n do redis.call('ZADD', index, now + ttl, ARGV[i]) end
+end
 local token = base .. ' ' .. bump .. ' '
 local record = token .. token .. (now + ttl) .. ' ' .. ARGV[4] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[10]
 for i = 3, 2 + n do
@@ -64,7 +69,6 @@ for i = 3, 2 + n do
 end
 if index then
   redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
-  for i = 11, 10 + n do redis.call('ZADD', index, now + ttl, ARGV[i]) end
   if redis.call('PTTL', index) < ttl then redis.call('PEXPIRE', index, ttl) end
   redis.call('SET', index .. '//' .. ARGV[2], table.concat(ARGV, ' ', 11, 10 + n), 'PX', ttl)
   if by_request then redis.call('SET', by_request, ARGV[2], 'PX', ttl) end

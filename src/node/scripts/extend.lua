@@ -22,17 +22,19 @@ if ARGV[7] == '0' then
   for slot in string.gmatch(slots, '%d+') do keys[#keys + 1] = index .. '/' .. slot end
 end
 
-local records = {}
+local fences = {}
+local expires, own, request, data
 for i = 2, #keys do
   local record = redis.call('GET', keys[i])
   if not record then return {0, now} end
-  local fb, fu, _, _, expires, ttl, lease, request, data = parse(record)
-  if expires <= now or lease ~= ARGV[2] then return {0, now} end
+  local fb, fu, _, _, ends, ttl, lease, asked, old = parse(record)
+  if ends <= now or lease ~= ARGV[2] then return {0, now} end
   if fb + fu < token then fb, fu = ARGV[3], '0' end
-  records[i] = {fb .. ' ' .. fu, expires, ttl, request, data}
+  fences[i] = fb .. ' ' .. fu
+  -- One lease: these are the same under every key.
+  expires, own, request, data = ends, ttl, asked, old
 end
 
-local _, expires, own, request, data = unpack(records[2])
 local ttl, remaining = own, expires - now
 if ARGV[4] ~= 'keep' then
   if ARGV[4] ~= 'own' then ttl = ARGV[4] end
@@ -41,13 +43,16 @@ end
 if ARGV[8] ~= '' then data = ARGV[8] end
 local lease = ' ' .. ARGV[3] .. ' 0 ' .. (now + remaining) .. ' ' .. ttl .. ' ' ..
   ARGV[2] .. ' ' .. request .. ' ' .. data
+if index then
+  -- Before the records: an index of the wrong type fails here, where nothing is written yet.
+  for slot in string.gmatch(slots, '%d+') do redis.call('ZADD', index, now + remaining, slot) end
+end
 for i = 2, #keys do
-  redis.call('SET', keys[i], records[i][1] .. lease, 'PX', remaining + ARGV[6])
+  redis.call('SET', keys[i], fences[i] .. lease, 'PX', remaining + ARGV[6])
 end
 if index then
-  for slot in string.gmatch(slots, '%d+') do redis.call('ZADD', index, now + remaining, slot) end
   if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
   redis.call('PEXPIRE', index .. '//' .. ARGV[2], remaining)
-  if request ~= '-' then redis.call('PEXPIRE', index .. '//' .. request, remaining) end
+  if request ~= '-' then redis.call('PEXPIRE', index .. '///' .. request, remaining) end
 end
 return {1, now, remaining, tonumber(ttl), data, request, slots}

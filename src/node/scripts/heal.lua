@@ -5,8 +5,8 @@
 -- ARGV  1 marker   2 lease id   3 token   4 remaining, ms   5 ttl as granted, ms
 --       6 how far the token may be ahead, µs    7 fence retention, ms
 --       8 request id or '-'     9 n      10 data     11… slot × n, with an index
--- Reply {1, now} healed or there already; {0, now} somebody else's, or a later token is known;
---       {-1, …}; {-2, now}; {-3, now}
+-- Reply {1, now} healed; {0, now} somebody else's, or a later token is known, or this lease
+--       was released here; {-1, …}; {-2, now}; {-3, now}
 local marks = redis.call('MGET', KEYS[1], KEYS[2])
 if marks[1] ~= ARGV[1] then return {-1, 0, marks[1]} end
 local now, now_us = clock()
@@ -16,29 +16,39 @@ if token > now_us + ARGV[6] then return {-2, now} end
 
 local n = tonumber(ARGV[9])
 local index = KEYS[3 + n]
+local remaining = tonumber(ARGV[4])
+local fences = {}
 for i = 3, 2 + n do
+  fences[i] = ARGV[3] .. ' 0'
   local record = redis.call('GET', KEYS[i])
   if record then
     local fb, fu, _, _, expires, _, lease = parse(record)
     if expires > now then
-      if lease == ARGV[2] then return {1, now} end
+      if lease ~= ARGV[2] then return {0, now} end
+      -- Held here, but not whole: another key of it was lost, or its place in the index.
+      -- What is left is never shortened, and keeps the tokens that were issued since.
+      remaining = math.max(remaining, expires - now)
+      if fb + fu > token then fences[i] = fb .. ' ' .. fu end
+    elseif fb + fu > token or (fb + fu == token and lease == '') then
+      -- A later lease has been here and is gone, or this one was released:
+      -- what was sent to heal it is late.
       return {0, now}
     end
-    -- A later lease has been here and is gone: this one is history.
-    if fb + fu > token then return {0, now} end
   end
 end
 
-local remaining = tonumber(ARGV[4])
+local lease = ' ' .. ARGV[3] .. ' 0 ' .. (now + remaining) .. ' ' .. ARGV[5] .. ' ' ..
+  ARGV[2] .. ' ' .. ARGV[8] .. ' ' .. ARGV[10]
+if index then
+  -- Before the records: an index of the wrong type fails here, where nothing is written yet.
+  for i = 11, 10 + n do redis.call('ZADD', index, now + remaining, ARGV[i]) end
+end
 for i = 3, 2 + n do
-  redis.call('SET', KEYS[i],
-    ARGV[3] .. ' 0 ' .. ARGV[3] .. ' 0 ' .. (now + remaining) .. ' ' .. ARGV[5] .. ' ' ..
-    ARGV[2] .. ' ' .. ARGV[8] .. ' ' .. ARGV[10], 'PX', remaining + ARGV[7])
+  redis.call('SET', KEYS[i], fences[i] .. lease, 'PX', remaining + ARGV[7])
 end
 if index then
-  for i = 11, 10 + n do redis.call('ZADD', index, now + remaining, ARGV[i]) end
   if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
   redis.call('SET', index .. '//' .. ARGV[2], table.concat(ARGV, ' ', 11, 10 + n), 'PX', remaining)
-  if ARGV[8] ~= '-' then redis.call('SET', index .. '//' .. ARGV[8], ARGV[2], 'PX', remaining) end
+  if ARGV[8] ~= '-' then redis.call('SET', index .. '///' .. ARGV[8], ARGV[2], 'PX', remaining) end
 end
 return {1, now}

@@ -11,8 +11,9 @@ local reply = {1, now, step[1]}
 for _, key in ipairs(step[2]) do
   local record = redis.pcall('GET', key)
   if type(record) == 'string' then
-    local fb, fu, tb, tu, expires, ttl, lease, _, data = parse(record)
-    if expires > now then
+    -- What is no record does not end the walk.
+    local read, fb, fu, tb, tu, expires, ttl, lease, _, data = pcall(parse, record)
+    if read and expires > now then
       reply[#reply + 1] = {key, expires - now, tonumber(ttl), tb + tu, fb + fu, lease, data}
     end
   end

@@ -20,9 +20,11 @@
 --   -3  this lease was released before its acquire arrived (§1.4)
 local function parse(record)
   local fb, fu, tb, tu, expires, ttl, lease, request, data =
-    string.match(record, '^(%d+) (%d+) ?(%d*) ?(%d*) ?(%d*) ?(%d*) ?(%x*) ?(%S*) ?(.*)$')
+    string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%x+) (%S+) (.*)$')
+  if fb then return fb, fu, tb, tu, tonumber(expires), ttl, lease, request, data end
+  fb, fu = string.match(record, '^(%d+) (%d+)$')
   if not fb then error('not a lease record') end
-  return fb, fu, tb, tu, tonumber(expires) or 0, ttl, lease, request, data
+  return fb, fu, '', '', 0, '', '', '', ''
 end
 
 local function clock()

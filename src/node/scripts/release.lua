@@ -8,6 +8,17 @@
 --         undo would wake the contender that lost it
 -- Reply {1, now} it was held; {0, now} it was not (any more)
 local now = clock()
+
+-- Out of memory, Redis refuses the first SET of a script but never a DEL,
+-- and after a DEL it lets the SET pass.
+local function store(key, text, life)
+  local done = redis.pcall('SET', key, text, 'PX', life)
+  if type(done) == 'table' and done.err then
+    redis.call('DEL', key)
+    redis.call('SET', key, text, 'PX', life)
+  end
+end
+
 local keys, index = KEYS, nil
 if ARGV[4] == '0' then
   index = KEYS[2]
@@ -26,27 +37,22 @@ local found, held = 0, 0
 for i = 2, #keys do
   local record = redis.pcall('GET', keys[i])
   if type(record) == 'string' then
-    local fb, fu, _, _, expires, _, lease, request = parse(record)
+    -- The form in record.lua; no parse(), which would end the release at what is no record.
+    local fence, expires, lease, request =
+      string.match(record, '^(%d+ %d+) %d+ %d+ (%d+) %d+ (%x+) (%S+) ')
     if lease == ARGV[1] then
       found = found + 1
-      if expires > now then held = held + 1 end
-      -- Out of memory, Redis refuses the first SET of a script but never a DEL,
-      -- and after a DEL it lets the SET pass.
-      local fence = fb .. ' ' .. fu
-      local done = redis.pcall('SET', keys[i], fence, 'PX', ARGV[2])
-      if type(done) == 'table' and done.err then
-        redis.call('DEL', keys[i])
-        redis.pcall('SET', keys[i], fence, 'PX', ARGV[2])
-      end
+      if tonumber(expires) > now then held = held + 1 end
+      store(keys[i], fence, ARGV[2])
       if not index then
         if ARGV[5] == '1' then redis.call('PUBLISH', keys[i], '') end
-      elseif request ~= '-' and redis.call('GET', index .. '//' .. request) == ARGV[1] then
-        redis.call('DEL', index .. '//' .. request)
+      elseif request ~= '-' and redis.pcall('GET', index .. '///' .. request) == ARGV[1] then
+        redis.call('DEL', index .. '///' .. request)
       end
     end
   end
 end
 if index and found > 0 and ARGV[5] == '1' then redis.call('PUBLISH', index, '') end
 -- Something is missing: a lease that has expired and gone, or one that is still on its way.
-if found == 0 or found < #keys - 1 then redis.pcall('SET', KEYS[1], '', 'PX', ARGV[3]) end
+if found == 0 or found < #keys - 1 then store(KEYS[1], '', ARGV[3]) end
 return {held > 0 and held == #keys - 1 and 1 or 0, now}

@@ -1,0 +1,552 @@
+//! Where the README's figures come from: whole processes, driven over HTTP.
+//!
+//! `cargo bench --bench end_to_end` starts redis-servers, an axum server that only
+//! echoes JSON (what HTTP alone costs), and Quorate, and drives them in turn with the
+//! same load generator, a process of its own. One cycle is an acquire and a release of
+//! a key of its own; for the echo, two POSTs. It prints cycles/s, latencies, CPU per
+//! cycle, and the ratios between them: absolute figures depend on the machine, ratios
+//! within one run much less.
+//!
+//! `cargo bench --bench end_to_end -- handover` and `-- nodes-down`, `-- scale` run
+//! the other parts. `QUORATE_BENCH_SECONDS` sets the length of one measurement (3).
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> Result<(), Error> {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    match args.first().map(String::as_str) {
+        Some("echo-server") => single_thread().block_on(echo_server()),
+        Some("load") => single_thread().block_on(load(&args[1..])),
+        Some("handover") => handover(),
+        Some("nodes-down") => nodes_down(),
+        Some("scale") => scale(),
+        Some("--list") => Ok(()),
+        _ => throughput(),
+    }
+}
+
+fn single_thread() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+fn seconds() -> u64 {
+    std::env::var("QUORATE_BENCH_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+}
+
+// ---- processes -------------------------------------------------------------
+
+struct Process {
+    child: Child,
+    _output: Option<BufReader<std::process::ChildStdout>>,
+}
+
+impl Process {
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: &str) {
+        let _ = Command::new("kill").args([signal, &self.pid().to_string()]).status();
+    }
+
+    /// User and system time so far, s.
+    fn cpu(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+        let ticks = |i: usize| fields.get(i).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+        (ticks(11) + ticks(12)) / 100.0
+    }
+
+    /// Resident memory, KiB.
+    fn memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+        line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal("-CONT");
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port()).expect("a port")
+}
+
+fn redis() -> (Process, String) {
+    let port = free_port();
+    let child = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+        .args(["--maxmemory-policy", "noeviction", "--daemonize", "no"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed (scripts/test installs it)");
+    let process = Process { child, _output: None };
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    (process, format!("redis://127.0.0.1:{port}"))
+}
+
+/// Starts a program whose first line of output ends with its address.
+fn listening(command: &mut Command) -> (Process, SocketAddr) {
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut output = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    let address = line.trim().rsplit("//").next().and_then(|text| text.parse().ok());
+    let address = address.unwrap_or_else(|| panic!("no address in {line:?}"));
+    (Process { child, _output: Some(output) }, address)
+}
+
+struct Deployment {
+    nodes: Vec<Process>,
+    urls: Vec<String>,
+    servers: Vec<(Process, SocketAddr)>,
+}
+
+fn quorate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+    command.env("QUORATE_LOG_LEVEL", "error").stderr(Stdio::null());
+    command
+}
+
+fn deployment(nodes: usize, servers: usize) -> Deployment {
+    let (nodes, urls): (Vec<_>, Vec<_>) = (0..nodes).map(|_| redis()).unzip();
+    let list = urls.join(",");
+    let done = quorate().args(["init", "--redis", &list]).stdout(Stdio::null()).status().expect("init");
+    assert!(done.success(), "init failed");
+    let servers: Vec<_> = (0..servers)
+        .map(|_| listening(quorate().args(["serve", "--redis", &list, "--listen", "127.0.0.1:0"])))
+        .collect();
+    for (_, address) in &servers {
+        while !request(*address, "GET", "/readyz", "").0.contains(" 200 ") {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Deployment { nodes, urls, servers }
+}
+
+/// One request on a connection of its own: status line and body.
+fn request(address: SocketAddr, method: &str, path: &str, body: &str) -> (String, String) {
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut answer = String::new();
+    let sent = TcpStream::connect(address).and_then(|mut stream| {
+        stream.write_all(head.as_bytes())?;
+        stream.read_to_string(&mut answer)
+    });
+    if sent.is_err() {
+        return (String::new(), String::new());
+    }
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+}
+
+// ---- the echo --------------------------------------------------------------
+
+#[derive(serde::Deserialize, serde::Serialize)]
+struct Echo {
+    ttl_ms: Option<u64>,
+    owner: Option<String>,
+    lease_id: Option<String>,
+}
+
+async fn echo_server() -> Result<(), Error> {
+    let router =
+        axum::Router::new().route("/echo", axum::routing::post(|body: axum::Json<Echo>| async move { body }));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    use axum::serve::ListenerExt;
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    Ok(axum::serve(listener, router).await?)
+}
+
+// ---- the load generator ----------------------------------------------------
+
+/// A keep-alive connection that reads just enough HTTP.
+struct Client {
+    stream: tokio::net::TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    async fn connect(address: SocketAddr) -> Result<Self, Error> {
+        let stream = tokio::net::TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: Vec::with_capacity(4096) })
+    }
+
+    /// Posts and returns the status and the body.
+    async fn post(&mut self, path: &str, body: &str) -> Result<(u16, String), Error> {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.stream.write_all(head.as_bytes()).await?;
+        self.buffer.clear();
+        loop {
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err("closed".into());
+            }
+            let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+            let head = std::str::from_utf8(&self.buffer[..end])?;
+            let length = head
+                .lines()
+                .find_map(|line| {
+                    let (name, value) = line.split_once(':')?;
+                    name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+                })
+                .ok_or("no length")?;
+            if self.buffer.len() < end + 4 + length {
+                continue;
+            }
+            let status = head.get(9..12).and_then(|text| text.parse().ok()).ok_or("no status")?;
+            return Ok((status, String::from_utf8_lossy(&self.buffer[end + 4..]).into_owned()));
+        }
+    }
+}
+
+fn field<'a>(body: &'a str, name: &str) -> Option<&'a str> {
+    let start = body.find(&format!("\"{name}\":\""))? + name.len() + 4;
+    body[start..].split('"').next()
+}
+
+/// `load KIND ADDRESS CONNECTIONS SECONDS` prints `cycles p50_us p99_us p999_us failures elapsed_s`.
+async fn load(args: &[String]) -> Result<(), Error> {
+    let [kind, address, connections, seconds] = args else { return Err("load: four arguments".into()) };
+    let address: SocketAddr = address.parse()?;
+    let connections: usize = connections.parse()?;
+    let length = Duration::from_secs(seconds.parse()?);
+    let lock = kind == "lock";
+    let started = Instant::now();
+    let mut workers = Vec::new();
+    for worker in 0..connections {
+        workers.push(tokio::spawn(async move {
+            let mut client = Client::connect(address).await?;
+            let mut latencies_us: Vec<u32> = Vec::with_capacity(100_000);
+            let mut failures = 0_u64;
+            let mut cycle = 0_u64;
+            while started.elapsed() < length {
+                let begun = Instant::now();
+                if lock {
+                    let key = format!("/v1/locks/bench:{worker}:{}", cycle % 16);
+                    let (status, body) = client.post(&format!("{key}/acquire"), "{\"ttl_ms\":10000}").await?;
+                    match field(&body, "lease_id") {
+                        Some(lease) if status == 200 => {
+                            let body = format!("{{\"lease_id\":\"{lease}\"}}");
+                            let (status, _) = client.post(&format!("{key}/release"), &body).await?;
+                            failures += u64::from(status != 200);
+                        }
+                        _ => failures += 1,
+                    }
+                } else {
+                    client.post("/echo", "{\"ttl_ms\":10000}").await?;
+                    let lease = "{\"lease_id\":\"0123456789abcdef0123456789abcdef0000000000002a\"}";
+                    client.post("/echo", lease).await?;
+                }
+                latencies_us.push(begun.elapsed().as_micros() as u32);
+                cycle += 1;
+            }
+            Ok::<_, Error>((latencies_us, failures))
+        }));
+    }
+    let mut all = Vec::new();
+    let mut failures = 0;
+    for worker in workers {
+        let (latencies, failed) = worker.await??;
+        all.extend(latencies);
+        failures += failed;
+    }
+    let elapsed = started.elapsed().as_secs_f64();
+    all.sort_unstable();
+    let at = |share: f64| all.get(((all.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(0);
+    println!("{} {} {} {} {failures} {elapsed:.3}", all.len(), at(0.5), at(0.99), at(0.999));
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+struct Measured {
+    cycles_per_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    failures: f64,
+    server_us: f64,
+    redis_us: f64,
+}
+
+fn measure(
+    kind: &str,
+    server: &Process,
+    address: SocketAddr,
+    nodes: &[Process],
+    connections: usize,
+) -> Measured {
+    let me = std::env::current_exe().expect("this program");
+    let run = |length: u64| -> Vec<f64> {
+        let output = Command::new(&me)
+            .args(["load", kind, &address.to_string(), &connections.to_string(), &length.to_string()])
+            .output()
+            .expect("the load generator");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let words: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        assert_eq!(words.len(), 6, "{text} {}", String::from_utf8_lossy(&output.stderr));
+        words
+    };
+    run(1);
+    let cpu = |processes: &[Process]| processes.iter().map(Process::cpu).sum::<f64>();
+    let (server_before, redis_before) = (server.cpu(), cpu(nodes));
+    let words = run(seconds());
+    let per_cycle = |used: f64| used * 1e6 / words[0];
+    Measured {
+        cycles_per_s: words[0] / words[5],
+        p50_us: words[1],
+        p99_us: words[2],
+        p999_us: words[3],
+        failures: words[4],
+        server_us: per_cycle(server.cpu() - server_before),
+        redis_us: per_cycle(cpu(nodes) - redis_before) / nodes.len().max(1) as f64,
+    }
+}
+
+fn median(mut runs: Vec<Measured>) -> Measured {
+    runs.sort_by(|a, b| a.cycles_per_s.total_cmp(&b.cycles_per_s));
+    runs.swap_remove(runs.len() / 2)
+}
+
+fn row(what: &str, nodes: usize, connections: usize, m: &Measured, echo: &Measured) {
+    println!(
+        "{what:<8} {nodes:>2} {connections:>5} {:>9.0} {:>7.0} {:>7.0} {:>8.0} {:>9.1} {:>9.1} {:>7.2} {:>7.2} {:>5.0}",
+        m.cycles_per_s,
+        m.p50_us,
+        m.p99_us,
+        m.p999_us,
+        m.server_us,
+        m.redis_us,
+        m.cycles_per_s / echo.cycles_per_s,
+        m.server_us / echo.server_us,
+        m.failures
+    );
+}
+
+/// Uncontended cycles beside the echo.
+fn throughput() -> Result<(), Error> {
+    const RUNS: usize = 3;
+    println!(
+        "{:<8} {:>2} {:>5} {:>9} {:>7} {:>7} {:>8} {:>9} {:>9} {:>7} {:>7} {:>5}",
+        "what",
+        "N",
+        "C",
+        "cycles/s",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "server µs",
+        "redis µs",
+        "x echo",
+        "cpu x",
+        "fail"
+    );
+    let me = std::env::current_exe()?;
+    let (echo_process, echo_address) = listening(Command::new(me).arg("echo-server"));
+    let mut echoes = HashMap::new();
+    for connections in [32, 256] {
+        let runs =
+            (0..RUNS).map(|_| measure("echo", &echo_process, echo_address, &[], connections)).collect();
+        let echo = median(runs);
+        row("echo", 0, connections, &echo, &echo);
+        echoes.insert(connections, echo);
+    }
+    for nodes in [1, 3, 5] {
+        let deployment = deployment(nodes, 1);
+        let (server, address) = &deployment.servers[0];
+        for connections in [32, 256] {
+            let runs = (0..RUNS)
+                .map(|_| measure("lock", server, *address, &deployment.nodes, connections))
+                .collect();
+            row("quorate", nodes, connections, &median(runs), &echoes[&connections]);
+        }
+    }
+    Ok(())
+}
+
+/// Throughput with one of three nodes stopped, beside all three; memory of the server meanwhile.
+fn nodes_down() -> Result<(), Error> {
+    let deployment = deployment(3, 1);
+    let (server, address) = &deployment.servers[0];
+    let healthy = measure("lock", server, *address, &deployment.nodes, 32);
+    row("healthy", 3, 32, &healthy, &healthy);
+    deployment.nodes[2].signal("-STOP");
+    let before = server.memory_kib();
+    for round in 0..4 {
+        let stopped = measure("lock", server, *address, &deployment.nodes[..2], 32);
+        row("stopped", 3, 32, &stopped, &healthy);
+        println!("  round {round}: server memory {} KiB (before {before} KiB)", server.memory_kib());
+    }
+    Ok(())
+}
+
+/// One lock passed through many waiters, each holding it for 1 ms; p50 beside a bare round trip.
+fn handover() -> Result<(), Error> {
+    println!(
+        "{:>7} {:>8} {:>10} {:>8} {:>8} {:>9} {:>12}",
+        "servers", "waiters", "handover/s", "p50 µs", "p99 µs", "bare µs", "evals/handover"
+    );
+    for servers in [1, 2] {
+        for waiters in [10, 100, 1000] {
+            let deployment = deployment(3, servers);
+            let addresses: Vec<_> = deployment.servers.iter().map(|(_, address)| *address).collect();
+            single_thread().block_on(handover_run(&deployment, &addresses, waiters))?;
+        }
+    }
+    Ok(())
+}
+
+fn evals(url: &str) -> u64 {
+    let address = url.trim_start_matches("redis://");
+    let mut stream = TcpStream::connect(address).expect("redis");
+    stream.write_all(b"INFO commandstats\r\nQUIT\r\n").expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("read");
+    let line = text.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();
+    line.split(['=', ',']).nth(1).and_then(|calls| calls.parse().ok()).unwrap_or(0)
+}
+
+async fn handover_run(
+    deployment: &Deployment,
+    addresses: &[SocketAddr],
+    waiters: usize,
+) -> Result<(), Error> {
+    use std::sync::{Arc, Mutex};
+    // A bare round trip: a cycle of two requests on an idle server.
+    let mut client = Client::connect(addresses[0]).await?;
+    let mut bare: Vec<u128> = Vec::new();
+    for _ in 0..300 {
+        let begun = Instant::now();
+        client.post("/v1/locks/bare/acquire", "{}").await.map(drop)?;
+        bare.push(begun.elapsed().as_micros());
+    }
+    bare.sort_unstable();
+
+    let released: Arc<Mutex<Option<Instant>>> = Arc::default();
+    let hops: Arc<Mutex<Vec<u128>>> = Arc::default();
+    let (status, body) = client.post("/v1/locks/hand/acquire", "{\"ttl_ms\":60000}").await?;
+    assert_eq!(status, 200, "{body}");
+    let first = field(&body, "lease_id").ok_or("no lease")?.to_owned();
+    let mut tasks = Vec::new();
+    for i in 0..waiters {
+        let address = addresses[i % addresses.len()];
+        let (released, hops) = (Arc::clone(&released), Arc::clone(&hops));
+        tasks.push(tokio::spawn(async move {
+            let mut client = Client::connect(address).await?;
+            let body = "{\"ttl_ms\":60000,\"wait_ms\":60000}";
+            let (status, body) = client.post("/v1/locks/hand/acquire", body).await?;
+            let got = Instant::now();
+            if status != 200 {
+                return Err(format!("{status} {body}").into());
+            }
+            if let Some(at) = released.lock().map_err(|_| "poisoned")?.take() {
+                hops.lock().map_err(|_| "poisoned")?.push((got - at).as_micros());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let lease = field(&body, "lease_id").ok_or("no lease")?;
+            let release = format!("{{\"lease_id\":\"{lease}\"}}");
+            client.post("/v1/locks/hand/release", &release).await?;
+            *released.lock().map_err(|_| "poisoned")? = Some(Instant::now());
+            Ok::<_, Error>(())
+        }));
+    }
+    // All in the queue before the first release.
+    let queued = || -> usize {
+        let count = |address: &SocketAddr| -> usize {
+            let body = request(*address, "GET", "/v1/locks/hand", "").1;
+            let text = body.split("\"waiters\":").nth(1).unwrap_or("0");
+            text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+        };
+        addresses.iter().map(count).sum()
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if queued() >= waiters || Instant::now() > deadline {
+            break;
+        }
+    }
+    let before = evals(&deployment.urls[0]);
+    let begun = Instant::now();
+    client.post("/v1/locks/hand/release", &format!("{{\"lease_id\":\"{first}\"}}")).await?;
+    for task in tasks {
+        task.await??;
+    }
+    let took = begun.elapsed().as_secs_f64();
+    let per_handover = (evals(&deployment.urls[0]) - before) as f64 / waiters as f64;
+    let mut hops = hops.lock().map_err(|_| "poisoned")?.clone();
+    hops.sort_unstable();
+    let at = |share: f64| hops.get(((hops.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(0);
+    println!(
+        "{:>7} {waiters:>8} {:>10.0} {:>8} {:>8} {:>9} {per_handover:>12.2}",
+        addresses.len(),
+        waiters as f64 / took,
+        at(0.5),
+        at(0.99),
+        bare[bare.len() / 2]
+    );
+    Ok(())
+}
+
+/// Throughput from 1 to 1,024 connections; memory per waiter and per held stream.
+fn scale() -> Result<(), Error> {
+    let deployment = deployment(3, 1);
+    let (server, address) = &deployment.servers[0];
+    let mut base = None;
+    for connections in [1, 4, 16, 64, 256, 1024] {
+        let measured = measure("lock", server, *address, &deployment.nodes, connections);
+        let first = base.get_or_insert(measured);
+        row("quorate", 3, connections, &measured, first);
+    }
+    for (what, path, body, count) in [
+        ("bare connection", "", "", 2000_usize),
+        ("waiter", "/v1/locks/crowd/acquire", "{\"wait_ms\":60000}", 2000),
+        ("held stream", "/v1/locks/held:N/hold", "{\"ttl_ms\":30000}", 2000),
+    ] {
+        if what == "waiter" {
+            request(*address, "POST", path, "{\"ttl_ms\":300000}");
+        }
+        let before = server.memory_kib();
+        let mut open = Vec::with_capacity(count);
+        for i in 0..count {
+            let mut stream = TcpStream::connect(address)?;
+            if !path.is_empty() {
+                let path = path.replace('N', &i.to_string());
+                let head = format!(
+                    "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                stream.write_all(head.as_bytes())?;
+            }
+            open.push(stream);
+        }
+        std::thread::sleep(Duration::from_secs(3));
+        let each = (server.memory_kib().saturating_sub(before)) as f64 / count as f64;
+        println!("{what:<16} {count:>6} open: {each:.1} KiB each");
+    }
+    Ok(())
+}

@@ -1,0 +1,107 @@
+#!/bin/sh
+# Everything that can be checked of the chart, the dashboard, the alert rules and the compose
+# file, with the real tools, none of which needs to be installed before:
+#
+#   charts/tests/run.sh
+#
+#   QUORATE_METRICS_URL=http://127.0.0.1:8080/metrics   also asks a real Prometheus every panel's
+#                                                       and every rule's query; that server needs
+#                                                       load meanwhile
+#   QUORATE_CONTAINER_TEST=1                            also builds and runs the image (slow)
+#
+# What cannot be had is said ("skipped: no …") and never passed over. Tools are kept below
+# ${TMPDIR:-/tmp}/quorate-chart-tools between runs.
+set -u
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+root=$(CDPATH='' cd -- "$here/../.." && pwd)
+tools=${TMPDIR:-/tmp}/quorate-chart-tools
+mkdir -p "$tools" || exit 1
+failed=
+# The tree stays as it was.
+export PYTHONDONTWRITEBYTECODE=1
+
+skip() { echo "skipped: $*"; }
+
+# step NAME COMMAND…: runs it, remembers whether it failed, goes on.
+step() {
+    name=$1
+    shift
+    echo "== $name"
+    if ! "$@"; then
+        failed="$failed '$name'"
+    fi
+}
+
+# promtool and prometheus: from PATH, or unpacked from Debian's package, which starts no service
+# and needs no root.
+prometheus=$(command -v prometheus || true)
+promtool=$(command -v promtool || true)
+if [ -z "$prometheus" ] || [ -z "$promtool" ]; then
+    if [ ! -x "$tools/prometheus/usr/bin/promtool" ] && command -v apt-get > /dev/null; then
+        (
+            cd "$tools" || exit 1
+            apt-get download -q prometheus > apt.log 2>&1 ||
+                { apt-get update -q >> apt.log 2>&1 && apt-get download -q prometheus >> apt.log 2>&1; } || exit 1
+            rm -rf prometheus unpacked
+            dpkg-deb -x prometheus_*.deb unpacked && mv unpacked prometheus && rm -f prometheus_*.deb
+        ) || echo "could not fetch Debian's prometheus: $(tail -n 1 "$tools/apt.log")"
+    fi
+    if [ -x "$tools/prometheus/usr/bin/promtool" ]; then
+        prometheus=$tools/prometheus/usr/bin/prometheus
+        promtool=$tools/prometheus/usr/bin/promtool
+    fi
+fi
+
+# Python packages, at pinned versions, in an environment of their own.
+python=
+if command -v python3 > /dev/null; then
+    if ! cmp -s "$here/requirements.txt" "$tools/venv/requirements.txt"; then
+        rm -rf "$tools/venv"
+        if python3 -m venv "$tools/venv" &&
+            "$tools/venv/bin/pip" install -q --disable-pip-version-check -r "$here/requirements.txt"; then
+            cp "$here/requirements.txt" "$tools/venv/requirements.txt"
+        fi
+    fi
+    if [ -f "$tools/venv/requirements.txt" ]; then
+        python=$tools/venv/bin/python
+    fi
+fi
+
+if [ -n "$promtool" ]; then
+    step "alert rules" "$promtool" check rules "$root/charts/quorate/rules/quorate.yaml"
+    step "alert rules, told stories" "$promtool" test rules "$here/rules_test.yaml"
+    step "prometheus of the compose file" "$promtool" check config --syntax-only "$root/deploy/prometheus.yml"
+else
+    skip "no promtool, alert rules not tested"
+fi
+
+if [ -n "$python" ]; then
+    names=
+    if [ -f "$root/src/telemetry.rs" ]; then
+        names="--names-from=$root/src/telemetry.rs"
+    fi
+    # shellcheck disable=SC2086  # one word or none
+    step "dashboard" "$python" "$here/check_dashboard.py" $names
+    # shellcheck disable=SC2086
+    step "chart" "$python" "$here/check_chart.py" ${promtool:+--promtool "$promtool"}
+    step "container files" "$python" "$here/check_compose.py"
+    if [ -z "${QUORATE_METRICS_URL:-}" ]; then
+        skip "no QUORATE_METRICS_URL, panels and rules not asked of a live server"
+    elif [ -z "$prometheus" ]; then
+        skip "no prometheus, panels and rules not asked of a live server"
+    else
+        step "live" "$python" "$here/check_live.py" --metrics-url "$QUORATE_METRICS_URL" \
+            --prometheus "$prometheus" --promtool "$promtool"
+    fi
+else
+    skip "no python3 with venv and $here/requirements.txt, chart and dashboard not checked"
+fi
+
+step "container" "$here/container.sh"
+
+if [ -n "$failed" ]; then
+    echo "FAILED:$failed"
+    exit 1
+fi
+echo "charts: all passed"

@@ -1,0 +1,330 @@
+//! From a request to what it asks for: the name in the path, then the body or the query.
+//!
+//! One extractor for named resources, [`Call`], one for the rest, [`Plain`]; what they carry
+//! implements [`Ask`]. Both check what the API key may touch, so that no handler can forget to.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes, HttpBody as _};
+use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Uri};
+use bytes::BytesMut;
+use futures_util::StreamExt as _;
+
+use super::auth::Key;
+use super::fields::{Fields, Source};
+use super::problem::Problem;
+use super::{Limits, Shared};
+use crate::domain::{Invalid, Name, RequestId};
+
+/// Header with the same meaning as the field `request_id`.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// What a request may ask for.
+pub trait Ask: Sized + Send {
+    /// Where its fields are.
+    const SOURCE: Source;
+
+    /// Reads its fields. `None` only when something was wrong and is noted in `fields`.
+    fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self>;
+
+    /// Whether `key` may ask for this, beyond the name in the path.
+    ///
+    /// # Errors
+    /// When it may not.
+    fn permit(&self, _key: &Key) -> Result<(), Problem> {
+        Ok(())
+    }
+}
+
+/// What reading fields may need to know besides them.
+pub struct Context<'a> {
+    /// Bounds of durations.
+    pub limits: &'a Limits,
+    /// The request's headers.
+    pub headers: &'a HeaderMap,
+}
+
+impl Context<'_> {
+    /// The request id of a body field or of the header `Idempotency-Key`, which mean the same.
+    pub fn request_id(&self, fields: &mut Fields<'_>) -> Option<RequestId> {
+        let in_body = fields.text("request_id", RequestId::new);
+        let Some(header) = self.headers.get(IDEMPOTENCY_KEY) else { return in_body };
+        match request_id_of_header(header) {
+            Ok(in_header) => match in_body {
+                Some(in_body) if in_body != in_header => {
+                    fields.wrong("request_id", "differs from the header Idempotency-Key");
+                    None
+                }
+                _ => Some(in_header),
+            },
+            Err(Invalid(why)) => {
+                fields.wrong("Idempotency-Key", why);
+                None
+            }
+        }
+    }
+}
+
+/// The header is a structured-field string in its draft, with quotes, and bare in practice.
+fn request_id_of_header(header: &HeaderValue) -> Result<RequestId, Invalid> {
+    let text = header.to_str().unwrap_or_default();
+    let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+    RequestId::new(bare)
+}
+
+/// Nothing is asked for but what the path says.
+impl Ask for () {
+    const SOURCE: Source = Source::Query;
+
+    fn read(_: &mut Fields<'_>, _: &Context<'_>) -> Option<Self> {
+        Some(())
+    }
+}
+
+/// A request about the resource named in its path, `/v1/KIND/NAME/…`.
+pub struct Call<T>(pub Name, pub T);
+
+impl<T: Ask> FromRequest<Shared> for Call<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, ctx: &Shared) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let body = body_of::<T>(&parts, body, ctx).await?;
+        let mut fields = fields_of::<T>(&parts, &body);
+        let name = name_in_path(&parts.uri)
+            .and_then(|name| Name::new(&name))
+            .map_err(|Invalid(why)| fields.wrong("name", why))
+            .ok();
+        let asked = ask::<T>(&parts, &mut fields, ctx);
+        let (name, asked) = fields.finish(name.zip(asked))?;
+        if let Some(key) = key_of(&parts) {
+            key.permit(&name)?;
+            asked.permit(key)?;
+        }
+        Ok(Self(name, asked))
+    }
+}
+
+/// A request about no single name.
+pub struct Plain<T>(pub T);
+
+impl<T: Ask> FromRequest<Shared> for Plain<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, ctx: &Shared) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let body = body_of::<T>(&parts, body, ctx).await?;
+        let mut fields = fields_of::<T>(&parts, &body);
+        let asked = ask::<T>(&parts, &mut fields, ctx);
+        let asked = fields.finish(asked)?;
+        if let Some(key) = key_of(&parts) {
+            asked.permit(key)?;
+        }
+        Ok(Self(asked))
+    }
+}
+
+/// The key that [`super::front`] let the request in with; `None` where no keys are asked for.
+fn key_of(parts: &Parts) -> Option<&Arc<Key>> {
+    parts.extensions.get()
+}
+
+fn ask<T: Ask>(parts: &Parts, fields: &mut Fields<'_>, ctx: &Shared) -> Option<T> {
+    T::read(fields, &Context { limits: &ctx.limits, headers: &parts.headers })
+}
+
+async fn body_of<T: Ask>(parts: &Parts, body: Body, ctx: &Shared) -> Result<Bytes, Problem> {
+    match T::SOURCE {
+        Source::Body => read_body(&parts.headers, body, ctx.limits.body_bytes_max).await,
+        Source::Query => Ok(Bytes::new()),
+    }
+}
+
+fn fields_of<'a, T: Ask>(parts: &'a Parts, body: &'a [u8]) -> Fields<'a> {
+    match T::SOURCE {
+        Source::Query => Fields::of_query(parts.uri.query()),
+        Source::Body => {
+            let mut fields = Fields::of_body(body);
+            if let Some(query) = parts.uri.query().filter(|query| !query.is_empty()) {
+                let name = query.split(['=', '&']).next().unwrap_or_default();
+                let name: String = name.chars().take(64).collect();
+                fields.wrong(name, "is not a known query parameter; the fields go into the body");
+            }
+            fields
+        }
+    }
+}
+
+/// The whole body, if it is JSON or empty and not longer than `bytes_max`.
+async fn read_body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(Problem::payload_too_large(bytes_max));
+    }
+    let mut chunks = body.into_data_stream();
+    let mut first = Bytes::new();
+    let mut more = BytesMut::new();
+    while let Some(chunk) = chunks.next().await {
+        // The client broke off, and will not see this answer either.
+        let Ok(chunk) = chunk else { return Err(Problem::invalid(Vec::new())) };
+        if first.len() + more.len() + chunk.len() > bytes_max {
+            return Err(Problem::payload_too_large(bytes_max));
+        }
+        // Nearly every body comes in one piece, which is then not copied.
+        if first.is_empty() {
+            first = chunk;
+        } else {
+            more.extend_from_slice(&chunk);
+        }
+    }
+    if !more.is_empty() {
+        let mut whole = BytesMut::with_capacity(first.len() + more.len());
+        whole.extend_from_slice(&first);
+        whole.extend_from_slice(&more);
+        first = whole.freeze();
+    }
+    match headers.get(CONTENT_TYPE) {
+        Some(declared) if !first.is_empty() && !is_json(declared) => Err(Problem::unsupported_media_type()),
+        _ => Ok(first),
+    }
+}
+
+/// `application/json` or `application/…+json`, whatever the parameters.
+fn is_json(content_type: &HeaderValue) -> bool {
+    let text = content_type.to_str().unwrap_or_default();
+    let essence = text.split(';').next().unwrap_or_default().trim();
+    let Some((kind, subtype)) = essence.split_once('/') else { return false };
+    let suffix = subtype.rsplit('+').next().unwrap_or_default();
+    kind.eq_ignore_ascii_case("application") && suffix.eq_ignore_ascii_case("json")
+}
+
+/// The third segment of the path, percent-decoded.
+///
+/// Taken from the path itself, since all named routes have it in the same place and the router's
+/// own parameters would cost an allocation or two per request.
+fn name_in_path(uri: &Uri) -> Result<std::borrow::Cow<'_, str>, Invalid> {
+    const WHY: Invalid = Invalid(std::borrow::Cow::Borrowed("has a percent-encoding that is not valid"));
+    let segment = uri.path().split('/').nth(3).unwrap_or_default();
+    if !segment.contains('%') {
+        return Ok(segment.into());
+    }
+    let mut decoded = Vec::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        if first != b'%' {
+            decoded.push(first);
+            rest = tail;
+            continue;
+        }
+        let mut byte = [0];
+        let digits = tail.get(..2).ok_or(WHY)?;
+        hex::decode_to_slice(digits, &mut byte).map_err(|_| WHY)?;
+        decoded.push(byte[0]);
+        rest = &tail[2..];
+    }
+    String::from_utf8(decoded).map(Into::into).map_err(|_| WHY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::problem::Kind;
+
+    fn name(path: &str) -> Result<String, Invalid> {
+        let uri: Uri = path.parse().unwrap();
+        name_in_path(&uri).and_then(|name| Name::new(&name)).map(|name| name.to_string())
+    }
+
+    #[test]
+    fn a_percent_encoded_name_is_the_same_name() {
+        assert_eq!(name("/v1/locks/orders:42/acquire").unwrap(), "orders:42");
+        assert_eq!(name("/v1/locks/orders%3A42/acquire").unwrap(), "orders:42");
+        assert_eq!(name("/v1/locks/%6f%72ders%3a42").unwrap(), "orders:42");
+    }
+
+    #[test]
+    fn bad_names_and_bad_encodings_are_refused() {
+        let long = format!("/v1/locks/{}", "x".repeat(201));
+        for path in [
+            "/v1/locks/a%2Fb",
+            "/v1/locks/a%",
+            "/v1/locks/a%2",
+            "/v1/locks/a%zz",
+            "/v1/locks/%ff",
+            "/v1/locks/%2e%2e",
+            "/v1/locks/.",
+            "/v1/locks/a%00",
+            "/v1/locks/a+b",
+            &long,
+        ] {
+            assert!(name(path).is_err(), "{path}");
+        }
+    }
+
+    async fn read(content_type: Option<&'static str>, body: Body) -> Result<Bytes, Kind> {
+        let mut headers = HeaderMap::new();
+        if let Some(content_type) = content_type {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        read_body(&headers, body, 16).await.map_err(|problem| problem.kind())
+    }
+
+    #[tokio::test]
+    async fn an_empty_body_is_fine_whatever_its_content_type() {
+        for content_type in [None, Some("text/plain"), Some("application/json"), Some("x")] {
+            assert_eq!(read(content_type, Body::empty()).await, Ok(Bytes::new()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_declared_as_something_else_is_415() {
+        let bad =
+            ["text/plain", "application/x-www-form-urlencoded", "json", "application/jsonp", "text/json"];
+        for content_type in bad {
+            let read = read(Some(content_type), Body::from("{}")).await;
+            assert_eq!(read, Err(Kind::UnsupportedMediaType), "{content_type}");
+        }
+        let good =
+            ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/a+json"];
+        for content_type in good {
+            assert!(read(Some(content_type), Body::from("{}")).await.is_ok(), "{content_type}");
+        }
+        assert!(read(None, Body::from("{}")).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_long_body_is_413_whether_its_length_is_declared_or_not() {
+        assert_eq!(read(None, Body::from(vec![b' '; 17])).await, Err(Kind::PayloadTooLarge));
+        let pieces = |count| {
+            let piece = |_| Ok::<_, std::io::Error>(Bytes::from_static(b"12345678"));
+            Body::from_stream(futures_util::stream::iter((0..count).map(piece)))
+        };
+        assert_eq!(read(None, pieces(3)).await, Err(Kind::PayloadTooLarge));
+        let short = pieces(2);
+        assert_eq!(read(None, short).await, Ok(Bytes::from_static(b"1234567812345678")));
+    }
+
+    #[test]
+    fn the_idempotency_key_is_the_request_id() {
+        let limits = Limits::default();
+        let read = |header: Option<&'static str>, body: &'static str| {
+            let mut headers = HeaderMap::new();
+            if let Some(header) = header {
+                headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_static(header));
+            }
+            let mut fields = Fields::of_body(body.as_bytes());
+            let id = Context { limits: &limits, headers: &headers }.request_id(&mut fields);
+            fields.finish(Some(id)).map(|id| id.map(|id| id.as_str().to_owned())).map_err(|p| p.kind())
+        };
+        assert_eq!(read(None, "{}"), Ok(None));
+        assert_eq!(read(Some("abcdefgh"), "{}"), Ok(Some("abcdefgh".to_owned())));
+        assert_eq!(read(Some("\"abcdefgh\""), ""), Ok(Some("abcdefgh".to_owned())));
+        assert_eq!(read(None, r#"{"request_id":"abcdefgh"}"#), Ok(Some("abcdefgh".to_owned())));
+        assert_eq!(read(Some("abcdefgh"), r#"{"request_id":"abcdefgh"}"#), Ok(Some("abcdefgh".to_owned())));
+        assert_eq!(read(Some("abcdefgh"), r#"{"request_id":"12345678"}"#), Err(Kind::InvalidRequest));
+        assert_eq!(read(Some("short"), "{}"), Err(Kind::InvalidRequest));
+        assert_eq!(read(Some("spaces in it"), "{}"), Err(Kind::InvalidRequest));
+    }
+}

@@ -1,0 +1,372 @@
+//! What happens around every request: its id, its key, its problem, its metrics, its log line.
+//!
+//! One hand-written layer around each route instead of a stack of five: the route is known when the
+//! layer is made, so that metric handles are looked up once and not per request, and nothing is
+//! boxed a second time.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::response::Response;
+use metrics::{Counter, Histogram, counter, histogram};
+use tokio::time::Instant;
+use tower::{Layer, Service};
+
+use super::auth::{KeyRing, Scope};
+use super::problem::Problem;
+use crate::service::Primitive;
+use crate::telemetry::{self, Acquisition};
+
+/// The header that names a request.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// A client's own request id is kept up to this length.
+const REQUEST_ID_MAX: usize = 128;
+/// Metrics' status of a request whose client left before the answer, as nginx counts it.
+const CLIENT_LEFT: u16 = 499;
+
+/// What the layer knows of its route.
+pub(super) struct Route {
+    /// The path with `{name}` in it, never a name itself.
+    template: String,
+    /// Asked of every caller; `None`: open to all.
+    keys: Option<Arc<KeyRing>>,
+    /// What the route acquires, if it does.
+    acquires: Option<Primitive>,
+    /// By method, as [`method_index`] counts them; made when first needed.
+    meters: [OnceLock<Meter>; METHODS.len()],
+}
+
+const METHODS: [&str; 9] = ["GET", "POST", "DELETE", "HEAD", "PUT", "PATCH", "OPTIONS", "TRACE", "OTHER"];
+
+fn method_index(method: &Method) -> usize {
+    let last = METHODS.len() - 1;
+    METHODS[..last].iter().position(|name| *name == method.as_str()).unwrap_or(last)
+}
+
+/// The metrics of one method of one route.
+struct Meter {
+    seconds: Histogram,
+    /// In the order of [`STATUSES`]; made when first needed.
+    requests: [OnceLock<Counter>; STATUSES.len()],
+}
+
+/// Every status that the API answers with. Others, which only a bug could bring, count as the last.
+const STATUSES: [u16; 14] = [200, 303, 400, 401, 403, 404, 405, 409, 413, 415, 429, CLIENT_LEFT, 503, 500];
+
+impl Route {
+    pub(super) fn new(template: &str, keys: Option<Arc<KeyRing>>, acquires: Option<Primitive>) -> Self {
+        Self { template: template.to_owned(), keys, acquires, meters: Default::default() }
+    }
+
+    fn meter(&self, method: usize) -> &Meter {
+        self.meters[method].get_or_init(|| Meter {
+            seconds: histogram!("quorate_http_request_duration_seconds",
+                "method" => METHODS[method], "route" => self.template.clone()),
+            requests: Default::default(),
+        })
+    }
+
+    fn count(&self, method: usize, status: u16, started: Instant) {
+        let meter = self.meter(method);
+        let at = STATUSES.iter().position(|&known| known == status).unwrap_or(STATUSES.len() - 1);
+        let requests = meter.requests[at].get_or_init(|| {
+            counter!("quorate_http_requests_total", "method" => METHODS[method],
+                "route" => self.template.clone(), "status" => STATUSES[at].to_string())
+        });
+        requests.increment(1);
+        meter.seconds.record(started.elapsed());
+    }
+
+    /// Whether the request may come in; notes the key for the extractors.
+    fn admit(&self, request: &mut Request) -> Result<(), Problem> {
+        let Some(keys) = &self.keys else { return Ok(()) };
+        let key = keys.authenticate(request.headers())?;
+        key.allow(Scope::needed(request.method()))?;
+        request.extensions_mut().insert(key);
+        Ok(())
+    }
+
+    /// The service counts what it was asked for; what never came that far is counted here.
+    fn count_rejected(&self, status: StatusCode) {
+        if let (Some(primitive), 400 | 401 | 403 | 413 | 415) = (self.acquires, status.as_u16()) {
+            telemetry::metrics().acquisition(primitive, Acquisition::Rejected);
+        }
+    }
+}
+
+/// The layer of one route.
+#[derive(Clone)]
+pub(super) struct Front(pub(super) Arc<Route>);
+
+impl<S> Layer<S> for Front {
+    type Service = Fronted<S>;
+
+    fn layer(&self, inner: S) -> Fronted<S> {
+        Fronted { inner, route: Arc::clone(&self.0) }
+    }
+}
+
+/// A route with what is around it.
+#[derive(Clone)]
+pub(super) struct Fronted<S> {
+    inner: S,
+    route: Arc<Route>,
+}
+
+impl<S> Service<Request> for Fronted<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+    S::Future: Unpin,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Answering<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let started = Instant::now();
+        let method = method_index(request.method());
+        let id = request_id(request.headers());
+        let work = match self.route.admit(&mut request) {
+            Ok(()) => {
+                // Handlers that answer with problems inside a stream read the id from here.
+                request.headers_mut().insert(REQUEST_ID, id.clone());
+                Work::Inner(self.inner.call(request))
+            }
+            Err(problem) => Work::Refused(problem),
+        };
+        Answering { work, route: Arc::clone(&self.route), method, id, started }
+    }
+}
+
+enum Work<F> {
+    Inner(F),
+    Refused(Problem),
+    Done,
+}
+
+/// A request being answered.
+pub(super) struct Answering<F> {
+    work: Work<F>,
+    route: Arc<Route>,
+    method: usize,
+    id: HeaderValue,
+    started: Instant,
+}
+
+impl<F: Future<Output = Result<Response, Infallible>> + Unpin> Future for Answering<F> {
+    type Output = Result<Response, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let response = match &mut this.work {
+            Work::Inner(inner) => {
+                // After a panic the future is dropped and never polled again.
+                match catch_unwind(AssertUnwindSafe(|| Pin::new(inner).poll(cx))) {
+                    Ok(poll) => {
+                        let Ok(response) = ready!(poll);
+                        Ok(response)
+                    }
+                    // The panic hook has written what happened.
+                    Err(_) => Err(Problem::internal()),
+                }
+            }
+            Work::Refused(problem) => Err(problem.clone()),
+            Work::Done => Err(Problem::internal()),
+        };
+        this.work = Work::Done;
+        Poll::Ready(Ok(this.finish(response)))
+    }
+}
+
+impl<F> Answering<F> {
+    fn finish(&self, response: Result<Response, Problem>) -> Response {
+        let mut problem = None;
+        let mut response = match response {
+            Ok(response) if response.status().is_client_error() || response.status().is_server_error() => {
+                let (mut parts, _) = response.into_parts();
+                let told = parts.extensions.remove::<Problem>();
+                let told = told.unwrap_or_else(|| Problem::of_status(parts.status));
+                problem.insert(told).render(self.id())
+            }
+            Ok(response) => response,
+            Err(told) => problem.insert(told).render(self.id()),
+        };
+        response.headers_mut().insert(REQUEST_ID, self.id.clone());
+        let status = response.status();
+        self.route.count(self.method, status.as_u16(), self.started);
+        self.route.count_rejected(status);
+        self.log(status, problem.as_ref());
+        response
+    }
+
+    fn id(&self) -> &str {
+        self.id.to_str().unwrap_or_default()
+    }
+
+    /// One line per request. Contention is an answer, not a failure: at `info` a busy lock would
+    /// flood the log. Neither names nor bodies are logged.
+    fn log(&self, status: StatusCode, problem: Option<&Problem>) {
+        let (route, method, id) = (self.route.template.as_str(), METHODS[self.method], self.id());
+        let code = problem.map_or("", |problem| problem.kind().code());
+        let took = self.started.elapsed();
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    method,
+                    route,
+                    status = status.as_u16(),
+                    code,
+                    ?took,
+                    request_id = id,
+                    "request"
+                )
+            };
+        }
+        match status.as_u16() {
+            500 => line!(error),
+            501.. => line!(warn),
+            409 | ..400 => line!(debug),
+            _ => line!(info),
+        }
+    }
+}
+
+impl<F> Drop for Answering<F> {
+    fn drop(&mut self) {
+        if !matches!(self.work, Work::Done) {
+            self.route.count(self.method, CLIENT_LEFT, self.started);
+        }
+    }
+}
+
+/// The client's own request id when it is one, else a new one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let usable = |id: &&HeaderValue| {
+        (1..=REQUEST_ID_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    };
+    headers.get(REQUEST_ID).filter(usable).cloned().unwrap_or_else(new_request_id)
+}
+
+/// Unique enough to find a log line by: this process's random number, and a count.
+fn new_request_id() -> HeaderValue {
+    static PROCESS: LazyLock<u32> = LazyLock::new(rand::random);
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    let mut text = [0; 17];
+    let count = COUNT.fetch_add(1, Ordering::Relaxed) as u32;
+    let _ = hex::encode_to_slice(PROCESS.to_be_bytes(), &mut text[..8]);
+    text[8] = b'-';
+    let _ = hex::encode_to_slice(count.to_be_bytes(), &mut text[9..]);
+    // Hex digits and a hyphen always make a header value.
+    HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::Router;
+    use axum::body::{Body, to_bytes};
+    use axum::routing::{get, post};
+    use tower::ServiceExt as _;
+
+    fn app(keys: Option<Arc<KeyRing>>) -> Router {
+        let front = |path: &str, keys| Front(Arc::new(Route::new(path, keys, None)));
+        Router::new()
+            .route("/fine", get(async || "fine").layer(front("/fine", keys.clone())))
+            .route("/panic", get(async || -> () { panic!("on purpose") }).layer(front("/panic", None)))
+            .route("/bad", get(async || Problem::not_found()).layer(front("/bad", None)))
+            .route("/bare", get(async || StatusCode::IM_A_TEAPOT).layer(front("/bare", None)))
+            .route(
+                "/post",
+                post(async || "done")
+                    .fallback(async || Problem::method_not_allowed())
+                    .layer(front("/post", keys)),
+            )
+    }
+
+    async fn ask(
+        app: Router,
+        request: axum::http::request::Builder,
+    ) -> (StatusCode, HeaderMap, serde_json::Value) {
+        let response = app.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = to_bytes(body, 1 << 16).await.unwrap();
+        (parts.status, parts.headers, serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    #[tokio::test]
+    async fn a_clients_own_request_id_comes_back_and_a_bad_one_is_replaced() {
+        for (sent, kept) in [("abc-123", true), ("", false), ("a b", false), (&*"x".repeat(129), false)] {
+            let (_, headers, _) = ask(app(None), Request::get("/fine").header("X-Request-Id", sent)).await;
+            assert_eq!(headers[REQUEST_ID] == sent, kept, "{sent}");
+            assert!(!headers[REQUEST_ID].is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn generated_request_ids_differ() {
+        let (_, first, _) = ask(app(None), Request::get("/fine")).await;
+        let (_, second, _) = ask(app(None), Request::get("/fine")).await;
+        assert_ne!(first[REQUEST_ID], second[REQUEST_ID]);
+    }
+
+    #[tokio::test]
+    async fn a_problem_carries_the_request_id_of_its_header() {
+        let (status, headers, body) =
+            ask(app(None), Request::get("/bad").header("x-request-id", "mine")).await;
+        assert_eq!(status, 404);
+        assert_eq!(headers["content-type"], "application/problem+json");
+        assert_eq!(headers[REQUEST_ID], "mine");
+        assert_eq!(body["request_id"], "mine");
+        assert_eq!(body["code"], "not_found");
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_answered_with_an_internal_problem() {
+        let (status, headers, body) = ask(app(None), Request::get("/panic")).await;
+        assert_eq!(status, 500);
+        assert!(headers.contains_key(REQUEST_ID));
+        assert_eq!(body["code"], "internal");
+        assert!(!body.to_string().contains("on purpose"));
+    }
+
+    #[tokio::test]
+    async fn an_error_that_nobody_worded_becomes_a_problem() {
+        let (status, _, body) = ask(app(None), Request::get("/bare")).await;
+        assert_eq!(status, 400);
+        assert_eq!(body["code"], "invalid_request");
+    }
+
+    #[tokio::test]
+    async fn a_wrong_method_is_405_with_the_methods_that_are_right() {
+        let (status, headers, body) = ask(app(None), Request::get("/post")).await;
+        assert_eq!(status, 405);
+        assert_eq!(headers["allow"], "POST");
+        assert_eq!(body["code"], "method_not_allowed");
+    }
+
+    #[tokio::test]
+    async fn a_route_with_keys_asks_for_one_with_the_scope_of_the_method() {
+        let (secret, entry) = super::super::auth::new_key("k", &["read".to_owned()], &[]).unwrap();
+        let keys = Some(Arc::new(KeyRing::parse(&entry).unwrap()));
+        let bearer = format!("Bearer {secret}");
+        let (status, headers, body) = ask(app(keys.clone()), Request::get("/fine")).await;
+        assert_eq!((status, &body["code"]), (StatusCode::UNAUTHORIZED, &"unauthenticated".into()));
+        assert_eq!(headers["www-authenticate"], "Bearer");
+        let (status, _, _) =
+            ask(app(keys.clone()), Request::get("/fine").header("authorization", &bearer)).await;
+        assert_eq!(status, 200);
+        let (status, _, body) = ask(app(keys), Request::post("/post").header("authorization", &bearer)).await;
+        assert_eq!((status, &body["code"]), (StatusCode::FORBIDDEN, &"forbidden".into()));
+    }
+}

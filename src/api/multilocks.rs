@@ -1,0 +1,204 @@
+//! Several locks at once, all or nothing, under one lease: `/v1/multilocks`.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::Shared;
+use super::auth::Key;
+use super::extract::{Ask, Context, Plain};
+use super::fields::{Fields, Source};
+use super::leases::{self, AcquireTerms, Acquires, Extend, Labels, Release, Shows};
+use super::problem::Problem;
+use super::problem_docs::{LeaseProblems, LockProblems, NodeProblems};
+use super::views::{LeaseTerms, Released, lease_example};
+use crate::domain::{LeaseHandle, Name};
+use crate::service::{Held, Lease, Target};
+
+/// The names of a multilock.
+pub struct Multilock(pub Vec<Name>);
+
+/// A lease of several locks.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!(lease_example(json!({
+    "names": ["accounts:7", "accounts:9"], "owner": "worker-7",
+    "fencing_tokens": {"accounts:7": 1_790_000_000_000_000_u64, "accounts:9": 1_790_000_000_000_000_u64},
+}))))]
+pub struct MultilockLease<'a> {
+    /// The locks, in the order of the request.
+    #[schema(value_type = Vec<String>)]
+    names: Vec<&'a str>,
+    /// By name: greater than the token of every earlier lease of that name.
+    #[schema(value_type = BTreeMap<String, i64>)]
+    fencing_tokens: BTreeMap<&'a str, u64>,
+    #[serde(flatten)]
+    terms: LeaseTerms<'a>,
+}
+
+impl Shows for Multilock {
+    type View<'a> = MultilockLease<'a>;
+
+    fn show<'a>(&'a self, lease: &'a Lease, wall_ms: u64) -> MultilockLease<'a> {
+        let token = lease.handle.token.get();
+        MultilockLease {
+            names: self.0.iter().map(Name::as_str).collect(),
+            fencing_tokens: self.0.iter().map(|name| (name.as_str(), token)).collect(),
+            terms: LeaseTerms::new(lease, wall_ms),
+        }
+    }
+}
+
+impl Acquires for Multilock {
+    fn target(&self) -> Target {
+        Target::Multilock(self.0.clone())
+    }
+
+    fn held(&self) -> Held {
+        Held::Multilock(self.0.clone())
+    }
+}
+
+fn read_names(fields: &mut Fields<'_>) -> Option<Vec<Name>> {
+    let names = fields.names("names", 2..=64);
+    fields.require("names", names)
+}
+
+fn permit_all(names: &[Name], key: &Key) -> Result<(), Problem> {
+    names.iter().try_for_each(|name| key.permit(name))
+}
+
+/// Body of `acquire`.
+#[derive(ToSchema)]
+#[schema(example = json!({"names": ["accounts:7", "accounts:9"], "ttl_ms": 30_000, "wait_ms": 5000, "owner": "worker-7"}))]
+pub struct AcquireMultilock {
+    /// The locks: 2 to 64 distinct names, in any order.
+    #[schema(value_type = Vec<String>, min_items = 2, max_items = 64)]
+    names: Vec<Name>,
+    #[serde(flatten)]
+    terms: AcquireTerms,
+    #[serde(flatten)]
+    labels: Labels,
+}
+
+impl Ask for AcquireMultilock {
+    const SOURCE: Source = Source::Body;
+
+    fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
+        let names = read_names(fields);
+        let (terms, labels) = (AcquireTerms::read(fields, context), Labels::read(fields));
+        Some(Self { names: names?, terms, labels })
+    }
+
+    fn permit(&self, key: &Key) -> Result<(), Problem> {
+        permit_all(&self.names, key)
+    }
+}
+
+/// Body of `extend`.
+#[derive(ToSchema)]
+#[schema(example = json!({"names": ["accounts:7", "accounts:9"], "lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000", "ttl_ms": 30_000}))]
+pub struct ExtendMultilock {
+    /// All names of the lease, in any order.
+    #[schema(value_type = Vec<String>, min_items = 2, max_items = 64)]
+    names: Vec<Name>,
+    #[serde(flatten)]
+    extend: Extend,
+}
+
+impl Ask for ExtendMultilock {
+    const SOURCE: Source = Source::Body;
+
+    fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
+        let names = read_names(fields);
+        let extend = Extend::read(fields, context);
+        Some(Self { names: names?, extend: extend? })
+    }
+
+    fn permit(&self, key: &Key) -> Result<(), Problem> {
+        permit_all(&self.names, key)
+    }
+}
+
+/// Body of `release`.
+#[derive(ToSchema)]
+#[schema(example = json!({"names": ["accounts:7", "accounts:9"], "lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000"}))]
+pub struct ReleaseMultilock {
+    /// All names of the lease, in any order.
+    #[schema(value_type = Vec<String>, min_items = 2, max_items = 64)]
+    names: Vec<Name>,
+    /// The secret of the lease.
+    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}[01][0-9a-f]{13}$")]
+    lease_id: LeaseHandle,
+}
+
+impl Ask for ReleaseMultilock {
+    const SOURCE: Source = Source::Body;
+
+    fn read(fields: &mut Fields<'_>, _: &Context<'_>) -> Option<Self> {
+        let names = read_names(fields);
+        let lease_id = leases::read_lease_id(fields);
+        Some(Self { names: names?, lease_id: lease_id? })
+    }
+
+    fn permit(&self, key: &Key) -> Result<(), Problem> {
+        permit_all(&self.names, key)
+    }
+}
+
+/// Acquire several locks at once.
+///
+/// All or nothing, under one lease, and free of deadlock whatever the order of names. The members are ordinary locks: they exclude single locks of the same names.
+#[utoipa::path(
+    post,
+    path = "/v1/multilocks/acquire",
+    operation_id = "acquireMultilock",
+    tag = "multilocks",
+    request_body = AcquireMultilock,
+    responses((status = 200, description = "All granted, each by a quorum of nodes.", body = MultilockLease), LockProblems)
+)]
+pub(super) async fn acquire_multilock(
+    State(ctx): State<Shared>,
+    Plain(AcquireMultilock { names, terms, labels }): Plain<AcquireMultilock>,
+) -> Result<Response, Problem> {
+    leases::acquire(&ctx, Multilock(names), labels.into_options(terms)).await
+}
+
+/// Extend a lease of several locks.
+///
+/// Sets the remaining time of all of them to `ttl_ms`, never adds. If one is lost, the lease is lost.
+#[utoipa::path(
+    post,
+    path = "/v1/multilocks/extend",
+    operation_id = "extendMultilock",
+    tag = "multilocks",
+    request_body = ExtendMultilock,
+    responses((status = 200, description = "The lease as it is now.", body = MultilockLease), LeaseProblems)
+)]
+pub(super) async fn extend_multilock(
+    State(ctx): State<Shared>,
+    Plain(ExtendMultilock { names, extend }): Plain<ExtendMultilock>,
+) -> Result<Response, Problem> {
+    leases::extend(&ctx, Held::Multilock(names.clone()), Multilock(names), extend).await
+}
+
+/// Release several locks.
+///
+/// Idempotent: releasing a lease that is gone says `released: false`.
+#[utoipa::path(
+    post,
+    path = "/v1/multilocks/release",
+    operation_id = "releaseMultilock",
+    tag = "multilocks",
+    request_body = ReleaseMultilock,
+    responses((status = 200, description = "Whether the lease was held until now.", body = Released), NodeProblems)
+)]
+pub(super) async fn release_multilock(
+    State(ctx): State<Shared>,
+    Plain(ReleaseMultilock { names, lease_id }): Plain<ReleaseMultilock>,
+) -> Result<Response, Problem> {
+    leases::release(&ctx, Held::Multilock(names), Release { lease_id }).await
+}

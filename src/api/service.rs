@@ -1,0 +1,291 @@
+//! What is about the server itself: liveness, readiness, nodes, metrics, documents.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::HeaderValue;
+use axum::http::Uri;
+use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE};
+use axum::response::Response;
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_swagger_ui::Config;
+
+use super::extract::Plain;
+use super::problem::Problem;
+use super::problem_docs::NodeProblems;
+use super::views::NodesView;
+use super::{Shared, delivery, openapi};
+
+/// The process answers.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"status": "live"}))]
+pub struct Liveness {
+    /// Always `live`.
+    #[schema(value_type = String, example = "live")]
+    status: &'static str,
+}
+
+/// A quorum of nodes votes.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"status": "ready", "nodes": {"total": 3, "quorum": 2, "granted": 3, "held": 0, "failed": 0}}))]
+pub struct Readiness {
+    /// Always `ready`: a server that is not answers 503.
+    #[schema(value_type = String, example = "ready")]
+    status: &'static str,
+    /// How the nodes stand: `granted` counts those that vote.
+    nodes: NodesView,
+}
+
+/// A node as this server sees it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Node)]
+pub struct NodeStateView {
+    /// As metrics and logs label it.
+    #[schema(example = "n1")]
+    id: String,
+    /// Where it is, without password.
+    #[schema(example = "redis://10.0.0.1:6379/0")]
+    address: String,
+    /// `voting`, `quarantined`, `down` or `refused`.
+    #[schema(value_type = String, example = "voting")]
+    state: &'static str,
+    /// Why it does not vote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// Quarantined: when it votes again, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    voting_in_ms: Option<u64>,
+    /// The version that it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redis_version: Option<String>,
+    /// How long it takes to answer, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    latency_ms: Option<f64>,
+}
+
+/// All nodes.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "nodes": [
+        {"id": "n1", "address": "redis://10.0.0.1:6379/0", "state": "voting", "redis_version": "7.4.1", "latency_ms": 0.21},
+        {"id": "n2", "address": "redis://10.0.0.2:6379/0", "state": "voting", "redis_version": "7.4.1", "latency_ms": 0.34},
+        {"id": "n3", "address": "redis://10.0.0.3:6379/0", "state": "quarantined", "reason": "restarted", "voting_in_ms": 241_000},
+    ],
+    "quorum": 2, "available": true,
+}))]
+pub struct NodeList {
+    /// The nodes, in the order of the configuration.
+    nodes: Vec<NodeStateView>,
+    /// How many make a quorum.
+    quorum: u32,
+    /// Whether that many vote.
+    available: bool,
+}
+
+/// Is the process alive?
+///
+/// Answers as long as the server can answer at all, whatever the nodes do.
+#[utoipa::path(
+    get,
+    path = "/livez",
+    operation_id = "getLivez",
+    tag = "service",
+    responses((status = 200, description = "It is.", body = Liveness))
+)]
+pub(super) async fn get_livez(_: Plain<()>) -> Result<Response, Problem> {
+    delivery::json(&Liveness { status: "live" })
+}
+
+/// Can the server grant leases?
+///
+/// 200 only while a quorum of nodes votes and the server is not draining.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "getReadyz",
+    tag = "service",
+    responses((status = 200, description = "A quorum of nodes votes.", body = Readiness), NodeProblems)
+)]
+pub(super) async fn get_readyz(State(ctx): State<Shared>, _: Plain<()>) -> Result<Response, Problem> {
+    if ctx.service.is_draining() {
+        return Err(crate::service::ServiceError::ShuttingDown.into());
+    }
+    let engine = &ctx.service.engine;
+    if engine.available() {
+        return delivery::json(&Readiness { status: "ready", nodes: engine.tally().into() });
+    }
+    let nodes = node_views(&ctx);
+    // After the quarantine that ends first there may be a quorum; a node that is down may be back any time.
+    let again_ms = nodes.iter().filter_map(|node| node.voting_in_ms).min().unwrap_or(1000);
+    Err(Problem::not_ready(why_not_ready(&nodes, engine.quorum()), engine.tally(), again_ms))
+}
+
+/// `1 of 3 nodes voting, 2 needed; n2 quarantined (restarted), voting in 241 s; n3 down`.
+fn why_not_ready(nodes: &[NodeStateView], quorum: u32) -> String {
+    use std::fmt::Write as _;
+    let voting = nodes.iter().filter(|node| node.state == "voting").count();
+    let mut text = format!("{voting} of {} nodes voting, {quorum} needed", nodes.len());
+    for node in nodes.iter().filter(|node| node.state != "voting") {
+        // Writing into a String cannot fail.
+        let _ = write!(text, "; {} {}", node.id, node.state);
+        if let Some(reason) = &node.reason {
+            let _ = write!(text, " ({reason})");
+        }
+        if let Some(ms) = node.voting_in_ms {
+            let _ = write!(text, ", voting in {} s", ms.div_ceil(1000));
+        }
+    }
+    text
+}
+
+/// List the nodes.
+///
+/// As this server sees them; another one may see them differently.
+#[utoipa::path(
+    get,
+    path = "/v1/nodes",
+    operation_id = "listNodes",
+    tag = "service",
+    responses((status = 200, description = "All nodes.", body = NodeList))
+)]
+pub(super) async fn list_nodes(State(ctx): State<Shared>, _: Plain<()>) -> Result<Response, Problem> {
+    let engine = &ctx.service.engine;
+    delivery::json(&NodeList {
+        nodes: node_views(&ctx),
+        quorum: engine.quorum(),
+        available: engine.available(),
+    })
+}
+
+fn node_views(ctx: &Shared) -> Vec<NodeStateView> {
+    let nodes = ctx.service.engine.nodes().into_iter();
+    nodes
+        .map(|node| NodeStateView {
+            id: node.id,
+            address: node.address,
+            state: node.state,
+            reason: node.reason,
+            voting_in_ms: node.voting_in_ms,
+            redis_version: node.redis_version,
+            latency_ms: node.latency_ms,
+        })
+        .collect()
+}
+
+/// Prometheus metrics.
+///
+/// No label ever carries the name of a lock.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    operation_id = "getMetrics",
+    tag = "service",
+    responses((status = 200, description = "The text format, version 0.0.4.", body = String, content_type = "text/plain",
+        example = "# TYPE quorate_quorum_available gauge\nquorate_quorum_available 1\n"))
+)]
+pub(super) async fn get_metrics(State(ctx): State<Shared>) -> Response {
+    delivery::of_type(Body::from((ctx.render_metrics)()), "text/plain; version=0.0.4")
+}
+
+/// This document.
+///
+/// OpenAPI 3.1.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    operation_id = "getOpenapi",
+    tag = "service",
+    responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.1.0"})))
+)]
+pub(super) async fn get_openapi() -> Response {
+    static TEXT: LazyLock<Bytes> = LazyLock::new(|| openapi::openapi_json().into());
+    delivery::of_type(Body::from(TEXT.clone()), "application/json")
+}
+
+/// This document for older tools.
+///
+/// OpenAPI 3.0.3.
+#[utoipa::path(
+    get,
+    path = "/openapi-3.0.json",
+    operation_id = "getOpenapi30",
+    tag = "service",
+    responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.0.3"})))
+)]
+pub(super) async fn get_openapi_3_0() -> Response {
+    static TEXT: LazyLock<Bytes> = LazyLock::new(|| openapi::openapi_3_0_json().into());
+    delivery::of_type(Body::from(TEXT.clone()), "application/json")
+}
+
+/// Swagger UI, from the binary. Served at `/docs` itself, without a redirect: `base` makes its
+/// relative links right there, under whatever path a proxy puts the server.
+pub(super) async fn get_docs(uri: Uri) -> Result<Response, Problem> {
+    static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
+        Arc::new(Config::new(["../openapi.json"]).try_it_out_enabled(true).validator_url("none"))
+    });
+    let path = uri.path().strip_prefix("/docs").unwrap_or_default();
+    let file = utoipa_swagger_ui::serve(path.trim_start_matches('/'), Arc::clone(&CONFIG)).ok().flatten();
+    let file = file.ok_or_else(Problem::not_found)?;
+    let bytes = if path.is_empty() {
+        String::from_utf8_lossy(&file.bytes)
+            .replacen("<head>", "<head>\n    <base href=\"docs/\">", 1)
+            .into_bytes()
+    } else {
+        file.bytes.into_owned()
+    };
+    let mut response = Response::new(Body::from(bytes));
+    let headers = response.headers_mut();
+    if let Ok(media_type) = HeaderValue::from_str(&file.content_type) {
+        headers.insert(CONTENT_TYPE, media_type);
+    }
+    if file.gzpipped {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_docs_need_nothing_from_elsewhere() {
+        let page = get_docs(Uri::from_static("/docs")).await.unwrap();
+        let page = axum::body::to_bytes(page.into_body(), 1 << 20).await.unwrap();
+        let page = String::from_utf8(page.to_vec()).unwrap();
+        assert!(page.contains("<base href=\"docs/\">"), "{page}");
+        assert!(!page.contains("://"), "{page}");
+        for part in page.split(['"', '\'']).filter(|part| part.starts_with("./")) {
+            let uri: Uri = format!("/docs/{}", &part[2..]).parse().unwrap();
+            assert!(get_docs(uri).await.is_ok(), "{part}");
+        }
+        assert!(get_docs(Uri::from_static("/docs/nothing.js")).await.is_err());
+    }
+
+    #[test]
+    fn a_server_that_is_not_ready_says_which_node_keeps_it() {
+        let node = |id: &str, state, reason: Option<&str>, voting_in_ms| NodeStateView {
+            id: id.to_owned(),
+            address: String::new(),
+            state,
+            reason: reason.map(str::to_owned),
+            voting_in_ms,
+            redis_version: None,
+            latency_ms: None,
+        };
+        let nodes = [
+            node("n1", "voting", None, None),
+            node("n2", "quarantined", Some("restarted"), Some(240_001)),
+            node("n3", "down", None, None),
+        ];
+        assert_eq!(
+            why_not_ready(&nodes, 2),
+            "1 of 3 nodes voting, 2 needed; n2 quarantined (restarted), voting in 241 s; n3 down"
+        );
+    }
+}

@@ -1,0 +1,333 @@
+//! Event streams (`text/event-stream`): a lease held while the connection lives, an election observed.
+//!
+//! The body pulls the service's stream when the connection can take more; there is no task per
+//! stream and no buffer. Dropping the body, which hyper does when the client goes away, drops the
+//! service's stream, and that releases the lease. A client that stops reading is not read for
+//! either: its lease is no longer extended and expires.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::header::CACHE_CONTROL;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::Response;
+use futures_util::{Stream, StreamExt as _};
+use http_body::Frame;
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use utoipa::{PartialSchema as _, ToSchema};
+
+use super::Shared;
+use super::delivery;
+use super::elections::ElectionState;
+use super::front::REQUEST_ID;
+use super::leases::Shows;
+use super::problem::Problem;
+use crate::domain::Name;
+use crate::service::{HoldEvent, LeaderView, Primitive, ServiceError};
+use crate::telemetry::{self, Acquisition};
+
+/// Proxies close connections that are silent for longer, and a dead peer shows when written to.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// How many streams are open, and how many may be.
+pub(super) struct Streams {
+    open: AtomicUsize,
+    max: usize,
+}
+
+impl Streams {
+    pub(super) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { open: AtomicUsize::new(0), max })
+    }
+
+    /// Room for one more stream. `acquires`: what it would acquire.
+    pub(super) fn open(self: &Arc<Self>, acquires: Option<Primitive>) -> Result<Slot, Problem> {
+        let one_more = |open: usize| (open < self.max).then_some(open + 1);
+        if self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
+            if let Some(primitive) = acquires {
+                telemetry::metrics().acquisition(primitive, Acquisition::Rejected);
+            }
+            return Err(Problem::too_many_streams());
+        }
+        telemetry::metrics().streams.increment(1.0);
+        Ok(Slot(Arc::clone(self)))
+    }
+}
+
+/// One open stream; dropping it makes room.
+pub(super) struct Slot(Arc<Streams>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        telemetry::metrics().streams.decrement(1.0);
+    }
+}
+
+/// What a stream sends.
+pub(super) enum Line {
+    /// An event. Without an `id` of its own it is numbered.
+    Event { name: &'static str, id: Option<String>, data: Vec<u8>, last: bool },
+    /// A line that clients skip.
+    Comment(&'static str),
+}
+
+impl Line {
+    fn event(name: &'static str, data: &impl Serialize) -> Self {
+        // Only a map with keys that are no strings could fail, and no event has one.
+        let data = serde_json::to_vec(data).unwrap_or_default();
+        Self::Event { name, id: None, data, last: false }
+    }
+
+    fn problem(name: &'static str, problem: &Problem, request_id: &str) -> Self {
+        Self::Event { name, id: None, data: problem.to_json(request_id), last: true }
+    }
+
+    fn write(&self, number: u64) -> Bytes {
+        match self {
+            Self::Comment(text) => Bytes::from(format!(": {text}\n\n")),
+            Self::Event { name, id, data, .. } => {
+                let mut head = String::with_capacity(64 + data.len());
+                // Writing into a String cannot fail.
+                let _ = match id {
+                    Some(id) => write!(head, "id: {id}\nevent: {name}\ndata: "),
+                    None => write!(head, "id: {number}\nevent: {name}\ndata: "),
+                };
+                let mut text = head.into_bytes();
+                // JSON has no line breaks outside of strings, and none unescaped in them.
+                text.extend_from_slice(data);
+                text.extend_from_slice(b"\n\n");
+                text.into()
+            }
+        }
+    }
+}
+
+/// Data of the event `waiting`.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"position": 1}))]
+pub struct WaitingEvent {
+    /// The place in this server's queue; 1 is next.
+    #[schema(value_type = u64, minimum = 0)]
+    position: usize,
+}
+
+/// Data of the event `released`.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"reason": "shutting_down"}))]
+pub struct ReleasedEvent {
+    /// Why the server gave the lease back.
+    #[schema(value_type = String, example = "shutting_down")]
+    reason: &'static str,
+}
+
+/// Names and schemas of the events of a hold stream whose leases look like `lease`.
+///
+/// Schemas that only events have stand here whole: linters call a component that only an
+/// extension refers to unused.
+pub(super) fn hold_events_doc(lease: &str) -> serde_json::Value {
+    let data = |schema: &str| json!({ "$ref": format!("#/components/schemas/{schema}") });
+    json!({
+        "waiting": WaitingEvent::schema(), "acquired": data(lease), "denied": data("Problem"),
+        "extended": data(lease), "lost": data("Problem"), "released": ReleasedEvent::schema(),
+    })
+}
+
+/// Names and schemas of the events of an observed election.
+pub(super) fn observe_events_doc() -> serde_json::Value {
+    let data = json!({ "$ref": "#/components/schemas/ElectionState" });
+    json!({ "leader": data, "vacant": data })
+}
+
+/// How the events of a held lease are written.
+pub(super) fn held_events<W: Shows>(
+    ctx: &Shared,
+    headers: &HeaderMap,
+    what: W,
+) -> impl FnMut(HoldEvent) -> Line + Send + Unpin + use<W> {
+    let ctx = Arc::clone(ctx);
+    let request_id = headers.get(REQUEST_ID).cloned();
+    move |event| {
+        let id = request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+        match event {
+            HoldEvent::Waiting { position } => Line::event("waiting", &WaitingEvent { position }),
+            HoldEvent::Acquired(lease) => Line::event("acquired", &what.show(&lease, ctx.wall_ms())),
+            HoldEvent::Extended(lease) => Line::event("extended", &what.show(&lease, ctx.wall_ms())),
+            HoldEvent::Denied(error) => Line::problem("denied", &error.into(), id),
+            HoldEvent::Lost { nodes } => Line::problem("lost", &Problem::lease_lost(nodes), id),
+            HoldEvent::Released { reason } => {
+                let Line::Event { name, id, data, .. } = Line::event("released", &ReleasedEvent { reason })
+                else {
+                    return Line::Comment("released");
+                };
+                Line::Event { name, id, data, last: true }
+            }
+        }
+    }
+}
+
+/// An observed election. Waits for the present state, so that a missing quorum is the plain 503.
+pub(super) async fn observe(
+    slot: Slot,
+    changes: impl Stream<Item = Result<LeaderView, ServiceError>> + Send + 'static,
+    name: Name,
+) -> Result<Response, Problem> {
+    let mut changes = Box::pin(changes);
+    let first = match changes.next().await {
+        Some(first) => first?,
+        None => return Err(ServiceError::ShuttingDown.into()),
+    };
+    let all = futures_util::stream::iter([Ok(first)]).chain(changes);
+    Ok(answer(slot, all, move |change| match change {
+        Ok(view) => {
+            let state = ElectionState::new(&name, view);
+            let event = if state.is_vacant() { "vacant" } else { "leader" };
+            match Line::event(event, &state) {
+                Line::Event { name, data, last, .. } => {
+                    Line::Event { name, id: Some(state.revision().to_owned()), data, last }
+                }
+                comment => comment,
+            }
+        }
+        // The observer keeps what it knows; the next event that it gets is true again.
+        Err(_) => Line::Comment("fewer than a quorum of nodes answered"),
+    }))
+}
+
+/// 200 with `events` as they come.
+pub(super) fn answer<S, R>(slot: Slot, events: S, render: R) -> Response
+where
+    S: Stream + Send + 'static,
+    R: FnMut(S::Item) -> Line + Send + Unpin + 'static,
+{
+    let mut heartbeat = interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let body = Events { events: Some(Box::pin(events)), render, heartbeat, number: 0, _slot: slot };
+    let mut response = delivery::of_type(Body::new(body), "text/event-stream");
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // nginx would keep events back to fill its buffers.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+struct Events<S, R> {
+    /// `None` after the last event.
+    events: Option<Pin<Box<S>>>,
+    render: R,
+    heartbeat: Interval,
+    number: u64,
+    _slot: Slot,
+}
+
+impl<S, R> HttpBody for Events<S, R>
+where
+    S: Stream,
+    R: FnMut(S::Item) -> Line + Unpin,
+{
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        let Some(events) = &mut this.events else { return Poll::Ready(None) };
+        let line = match events.as_mut().poll_next(cx) {
+            Poll::Ready(Some(event)) => (this.render)(event),
+            Poll::Ready(None) => {
+                this.events = None;
+                return Poll::Ready(None);
+            }
+            Poll::Pending if this.heartbeat.poll_tick(cx).is_ready() => Line::Comment("heartbeat"),
+            Poll::Pending => return Poll::Pending,
+        };
+        if let Line::Event { last, .. } = line {
+            this.number += 1;
+            this.heartbeat.reset();
+            if last {
+                this.events = None;
+            }
+        }
+        Poll::Ready(Some(Ok(Frame::data(line.write(this.number)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.events.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+
+    fn numbers(number: u64) -> Line {
+        match Line::event("number", &number) {
+            Line::Event { name, id, data, .. } => Line::Event { name, id, data, last: number == 2 },
+            comment => comment,
+        }
+    }
+
+    async fn next(body: &mut Body) -> Option<String> {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
+        let data = frame.unwrap().into_data().ok()?;
+        Some(String::from_utf8(data.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn events_are_numbered_and_nothing_follows_the_last() {
+        let streams = Streams::new(1);
+        let answer = answer(streams.open(None).unwrap(), stream::iter([1, 2, 3]), numbers);
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        assert_eq!(answer.headers()["cache-control"], "no-store");
+        assert_eq!(answer.headers()["x-accel-buffering"], "no");
+        let mut body = answer.into_body();
+        assert_eq!(next(&mut body).await.unwrap(), "id: 1\nevent: number\ndata: 1\n\n");
+        assert_eq!(next(&mut body).await.unwrap(), "id: 2\nevent: number\ndata: 2\n\n");
+        assert_eq!(next(&mut body).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_stream_sends_a_comment_every_ten_seconds() {
+        let streams = Streams::new(1);
+        let mut body = answer(streams.open(None).unwrap(), stream::pending(), numbers).into_body();
+        for seconds in [10, 20, 30] {
+            let started = Instant::now();
+            assert_eq!(next(&mut body).await.unwrap(), ": heartbeat\n\n", "{seconds}");
+            assert_eq!(started.elapsed().as_secs(), 10);
+        }
+    }
+
+    #[tokio::test]
+    async fn there_are_never_more_streams_than_allowed_and_a_dropped_body_makes_room() {
+        let streams = Streams::new(1);
+        let body = answer(streams.open(None).unwrap(), stream::pending(), numbers).into_body();
+        assert!(streams.open(None).is_err());
+        drop(body);
+        assert!(streams.open(None).is_ok());
+    }
+
+    #[tokio::test]
+    async fn dropping_the_body_drops_the_stream_of_the_service() {
+        let alive = Arc::new(());
+        let held = Arc::clone(&alive);
+        let events = stream::pending::<u64>().map(move |number| {
+            let _ = &held;
+            number
+        });
+        let body = answer(Streams::new(1).open(None).unwrap(), events, numbers).into_body();
+        assert_eq!(Arc::strong_count(&alive), 2);
+        drop(body);
+        assert_eq!(Arc::strong_count(&alive), 1);
+    }
+}

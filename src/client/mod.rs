@@ -1,0 +1,675 @@
+//! The HTTP client behind `quorate run` and the client commands.
+//!
+//! A thin one: a [`Target`] knows its URLs and bodies, [`Client`] makes one call, and
+//! [`Client::acquire`] waits by one long poll after the other. All refusals end up as a
+//! [`Failure`], which knows its exit status.
+
+pub mod process;
+pub mod run;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rand::Rng as _;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Certificate, Identity, Method, Url};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::domain::Name;
+
+/// The server's default `max_wait`; a server with a lower one says so.
+const WAIT_CHUNK: Duration = Duration::from_secs(60);
+
+/// Added to the time that the server was asked to take.
+const ANSWER_GRACE: Duration = Duration::from_secs(10);
+
+/// How long a server may be unreachable, restarting or without a quorum, once it has
+/// answered, before waiting is given up.
+const TROUBLE_MAX: Duration = Duration::from_secs(30);
+
+/// How long a server without a quorum is given before it is believed.
+const QUORUM_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long tidying up may take.
+const TIDY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Exit statuses, part of the command line's contract.
+pub mod exit {
+    /// Not acquired in time.
+    pub const NOT_ACQUIRED: u8 = 11;
+    /// The lease is not held any more; a fencing token is stale.
+    pub const LOST: u8 = 20;
+    /// Wrong arguments (EX_USAGE).
+    pub const USAGE: u8 = 64;
+    /// No quorum of nodes, or no server (EX_SOFTWARE, as `etcdctl lock` and others have it).
+    pub const UNAVAILABLE: u8 = 70;
+    /// The API key is missing, unknown, or not enough (EX_NOPERM).
+    pub const DENIED: u8 = 77;
+    /// The command cannot be executed, as in a shell.
+    pub const NOT_EXECUTABLE: u8 = 126;
+    /// The command cannot be found, as in a shell.
+    pub const NOT_FOUND: u8 = 127;
+}
+
+/// How to reach a server.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServerArgs {
+    /// Where the server is
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "QUORATE_SERVER",
+        hide_env_values = true,
+        default_value = "http://127.0.0.1:8080",
+        help_heading = "Server"
+    )]
+    pub server: String,
+
+    /// Authorities (PEM) that the server's certificate may be from, besides the system's
+    #[arg(long, global = true, value_name = "FILE", env = "QUORATE_CA", help_heading = "Server")]
+    pub ca: Option<PathBuf>,
+
+    /// Certificate and key (PEM, one file) to show to a server that wants one
+    #[arg(long, global = true, value_name = "FILE", env = "QUORATE_CLIENT_CERT", help_heading = "Server")]
+    pub client_cert: Option<PathBuf>,
+}
+
+/// Why a command did not do what it was asked to.
+#[derive(Debug)]
+pub enum Failure {
+    /// Held by someone else all the time.
+    NotAcquired(Box<Problem>),
+    /// The lease is gone, or the token stale.
+    Lost(Box<Problem>),
+    /// The command line makes no sense.
+    Usage(String),
+    /// The server says that the request makes no sense.
+    Invalid(Box<Problem>),
+    /// The key does not allow it.
+    Denied(Box<Problem>),
+    /// The server answered that it cannot.
+    Unavailable(Box<Problem>),
+    /// No server answered.
+    Unreachable(String),
+    /// Something answered that is not Quorate.
+    Nonsense,
+}
+
+impl Failure {
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::NotAcquired(_) => exit::NOT_ACQUIRED,
+            Self::Lost(_) => exit::LOST,
+            Self::Usage(_) | Self::Invalid(_) => exit::USAGE,
+            Self::Denied(_) => exit::DENIED,
+            Self::Unavailable(_) | Self::Unreachable(_) | Self::Nonsense => exit::UNAVAILABLE,
+        }
+    }
+
+    /// Whether the same may succeed a moment later.
+    fn is_passing(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Unreachable(_))
+    }
+
+    fn of(problem: Problem) -> Self {
+        let problem = Box::new(problem);
+        match (problem.status, problem.code.as_str()) {
+            (_, "lock_held" | "semaphore_full" | "election_lost" | "too_many_waiters") => {
+                Self::NotAcquired(problem)
+            }
+            (_, "lease_lost" | "stale_token") => Self::Lost(problem),
+            (401 | 403, _) => Self::Denied(problem),
+            (400..=499, _) => Self::Invalid(problem),
+            _ => Self::Unavailable(problem),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAcquired(problem) => write!(f, "not acquired: {problem}"),
+            Self::Lost(problem)
+            | Self::Invalid(problem)
+            | Self::Denied(problem)
+            | Self::Unavailable(problem) => problem.fmt(f),
+            Self::Usage(why) => f.write_str(why),
+            Self::Unreachable(why) => write!(f, "no server: {why}"),
+            Self::Nonsense => f.write_str("what answers there is not Quorate"),
+        }
+    }
+}
+
+/// What a server answers when it refuses (RFC 9457).
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Problem {
+    /// HTTP status.
+    pub status: u16,
+    /// What programs go by.
+    pub code: String,
+    /// In a few words.
+    pub title: String,
+    /// In a sentence.
+    pub detail: String,
+    /// When to ask again.
+    pub retry_after_ms: Option<u64>,
+    /// Which fields are wrong.
+    pub errors: Vec<FieldError>,
+    /// Who holds it.
+    pub holder: Option<Value>,
+}
+
+/// A field that is wrong.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct FieldError {
+    /// Which.
+    pub field: String,
+    /// Why.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.detail.is_empty() { &self.title } else { &self.detail })?;
+        for error in &self.errors {
+            write!(f, "; {} {}", error.field, error.message)?;
+        }
+        let of_holder = |key: &str| self.holder.as_ref()?.get(key)?.as_str();
+        if let Some(owner) = of_holder("owner").or_else(|| of_holder("candidate")) {
+            write!(f, " (held by {owner})")?;
+        }
+        write!(f, " [{}]", self.code)
+    }
+}
+
+/// What a lease is asked for, as the command line names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// One lock.
+    Lock(String),
+    /// Several locks, all or nothing.
+    Multilock(Vec<String>),
+    /// Permits of a semaphore.
+    Semaphore {
+        /// Its name.
+        name: String,
+        /// How many permits there are.
+        limit: u32,
+        /// How many are wanted.
+        permits: u32,
+    },
+    /// Leadership.
+    Election {
+        /// Its name.
+        name: String,
+        /// Who stands.
+        candidate: String,
+        /// What to proclaim.
+        value: Option<String>,
+    },
+}
+
+impl Target {
+    /// Checks the names, so that each is a path segment as it stands.
+    ///
+    /// # Errors
+    /// Says which name is none, and why.
+    pub fn check(&self) -> Result<(), Failure> {
+        let names = match self {
+            Self::Lock(name) | Self::Semaphore { name, .. } | Self::Election { name, .. } => {
+                std::slice::from_ref(name)
+            }
+            Self::Multilock(names) => names,
+        };
+        names.iter().try_for_each(|name| check_name(name))
+    }
+
+    fn path(&self) -> String {
+        match self {
+            Self::Lock(name) => format!("v1/locks/{name}"),
+            Self::Multilock(_) => "v1/multilocks".to_owned(),
+            Self::Semaphore { name, .. } => format!("v1/semaphores/{name}"),
+            Self::Election { name, .. } => format!("v1/elections/{name}"),
+        }
+    }
+
+    fn acquire_path(&self) -> String {
+        let verb = if matches!(self, Self::Election { .. }) { "campaign" } else { "acquire" };
+        format!("{}/{verb}", self.path())
+    }
+
+    /// Where the lease is extended.
+    pub fn extend_path(&self) -> String {
+        format!("{}/extend", self.path())
+    }
+
+    /// Where the lease is given back.
+    pub fn release_path(&self) -> String {
+        let verb = if matches!(self, Self::Election { .. }) { "resign" } else { "release" };
+        format!("{}/{verb}", self.path())
+    }
+
+    /// What every body for this target has.
+    pub fn body(&self) -> Map<String, Value> {
+        match self {
+            Self::Multilock(names) => Map::from_iter([("names".to_owned(), json!(names))]),
+            _ => Map::new(),
+        }
+    }
+
+    fn acquire_body(&self) -> Map<String, Value> {
+        let mut body = self.body();
+        match self {
+            Self::Lock(_) | Self::Multilock(_) => {}
+            Self::Semaphore { limit, permits, .. } => {
+                body.insert("limit".to_owned(), json!(limit));
+                body.insert("permits".to_owned(), json!(permits));
+            }
+            Self::Election { candidate, value, .. } => {
+                body.insert("candidate".to_owned(), json!(candidate));
+                if let Some(value) = value {
+                    body.insert("value".to_owned(), json!(value));
+                }
+            }
+        }
+        body
+    }
+}
+
+/// Checks that `name` may stand in a path.
+///
+/// # Errors
+/// Says why not.
+pub fn check_name(name: &str) -> Result<(), Failure> {
+    Name::new(name).map(drop).map_err(|why| Failure::Usage(format!("the name {name:?} {why}")))
+}
+
+/// How a lease is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Ask {
+    /// Its life without extension; the server's default without.
+    pub ttl: Option<Duration>,
+    /// How long to wait; as long as it takes without.
+    pub wait: Option<Duration>,
+    /// Who asks.
+    pub owner: Option<String>,
+    /// What else to tell.
+    pub metadata: Vec<(String, String)>,
+    /// Makes a retry safe; one is made up without.
+    pub request_id: Option<String>,
+}
+
+/// A lease, as far as a client acts on it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Lease {
+    /// The secret.
+    pub lease_id: String,
+    /// The fencing token; several locks have one each.
+    pub fencing_token: Option<u64>,
+    /// One for each of several locks.
+    pub fencing_tokens: Option<Map<String, Value>>,
+    /// Life without extension.
+    pub ttl_ms: u64,
+    /// What was left of it when the answer was written.
+    pub validity_ms: u64,
+    /// How long the server let the request wait.
+    pub waited_ms: u64,
+}
+
+/// A lease that was granted.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// As the client acts on it.
+    pub lease: Lease,
+    /// As the server said it.
+    pub answer: Value,
+    /// Until when it may be relied on, by this machine's monotonic clock.
+    pub valid_until: Instant,
+    /// Whether the answer belongs to an attempt before the last one, so that
+    /// `valid_until` deserves to be made sure of.
+    pub retried: bool,
+}
+
+/// A client of one server.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+}
+
+impl Client {
+    /// A client by the arguments; the key comes from `QUORATE_API_KEY`.
+    ///
+    /// # Errors
+    /// When an argument makes no sense or a file cannot be read.
+    pub fn new(args: &ServerArgs) -> Result<Self, Failure> {
+        let usage = |why: String| Failure::Usage(why);
+        let mut base = Url::parse(&args.server).map_err(|cause| usage(format!("--server: {cause}")))?;
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+            return Err(usage("--server: must be an http:// or https:// URL".to_owned()));
+        }
+        // So that paths are appended to a prefix instead of replacing it.
+        if !base.path().ends_with('/') {
+            base.set_path(&format!("{}/", base.path()));
+        }
+        let mut headers = HeaderMap::new();
+        if let Ok(key) = std::env::var("QUORATE_API_KEY") {
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", key.trim()))
+                .map_err(|_| usage("QUORATE_API_KEY: no API key looks like this".to_owned()))?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("quorate/", env!("CARGO_PKG_VERSION")))
+            .default_headers(headers)
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(Duration::from_secs(5))
+            // A server that lost its power must not be waited for until the long poll ends.
+            .tcp_keepalive(Duration::from_secs(10))
+            .tcp_keepalive_interval(Duration::from_secs(5))
+            .tcp_keepalive_retries(3_u32)
+            .tcp_nodelay(true);
+        if is_local(&base) {
+            builder = builder.no_proxy();
+        }
+        if base.scheme() == "http" {
+            // The system's certificates are not needed, and in small containers there are none.
+            builder = builder.tls_certs_only([]);
+        }
+        if let Some(path) = &args.ca {
+            let pem = read(path)?;
+            let wrong = |cause: reqwest::Error| usage(format!("--ca: {}: {cause}", path.display()));
+            builder = builder.tls_certs_merge(Certificate::from_pem_bundle(&pem).map_err(wrong)?);
+        }
+        if let Some(path) = &args.client_cert {
+            let wrong = |cause: reqwest::Error| usage(format!("--client-cert: {}: {cause}", path.display()));
+            builder = builder.identity(Identity::from_pem(&read(path)?).map_err(wrong)?);
+        }
+        let http = builder.build().map_err(|cause| usage(format!("--server: {}", causes(&cause))))?;
+        Ok(Self { http, base })
+    }
+
+    /// One call. `within` is for all of it.
+    ///
+    /// # Errors
+    /// As the server, or the way to it, has it.
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        within: Duration,
+    ) -> Result<Value, Failure> {
+        let unreachable = |cause: reqwest::Error| Failure::Unreachable(causes(&cause.without_url()));
+        let url = self.base.join(path).map_err(|cause| Failure::Usage(cause.to_string()))?;
+        let mut request = self.http.request(method, url).timeout(within);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = request.send().await.map_err(unreachable)?;
+        let status = response.status();
+        let bytes = response.bytes().await.map_err(unreachable)?;
+        if status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|_| Failure::Nonsense);
+        }
+        let mut problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
+        problem.status = status.as_u16();
+        if problem.code.is_empty() {
+            // A proxy in between, mostly.
+            problem.code = format!("http_{}", status.as_u16());
+            problem.title = status.canonical_reason().unwrap_or("refused").to_owned();
+        }
+        Err(Failure::of(problem))
+    }
+
+    /// A POST with what time such a call may take by default.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn post(&self, path: &str, body: Map<String, Value>) -> Result<Value, Failure> {
+        self.call(Method::POST, path, Some(&Value::Object(body)), ANSWER_GRACE).await
+    }
+
+    /// A GET with what time such a call may take by default.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn get(&self, path: &str, wait: Duration) -> Result<Value, Failure> {
+        self.call(Method::GET, path, None, wait + ANSWER_GRACE).await
+    }
+
+    /// Waits for a lease by one long poll after the other. A retry is safe, since all bear
+    /// the same request id.
+    ///
+    /// Dropped before it is done, it may leave a lease behind that the server granted at
+    /// that very moment: [`Client::abandon`] sees to it.
+    ///
+    /// # Errors
+    /// Not acquired in time; no server at first contact; trouble for too long later.
+    pub async fn acquire(&self, target: &Target, ask: &Ask, request_id: &str) -> Result<Grant, Failure> {
+        if ask.wait.is_none() {
+            self.has_quorum().await?;
+        }
+        let deadline = ask.wait.map(|wait| Instant::now() + wait);
+        let mut wait_max = WAIT_CHUNK;
+        let mut contacted = ask.wait.is_none();
+        let mut trouble_since = None;
+        let mut attempts = 0;
+        loop {
+            let sent = Instant::now();
+            let left = deadline.map_or(wait_max, |deadline| deadline.saturating_duration_since(sent));
+            let wait = left.min(wait_max);
+            attempts += 1;
+            let failure = match self.try_acquire(target, ask, request_id, wait).await {
+                Ok((lease, answer)) => {
+                    // The validity was told when the answer was written, which was not before
+                    // it was asked for plus the wait, and not after now.
+                    let validity = Duration::from_millis(lease.validity_ms);
+                    let written = (sent + Duration::from_millis(lease.waited_ms)).min(Instant::now());
+                    return Ok(Grant {
+                        lease,
+                        answer,
+                        valid_until: written + validity,
+                        retried: attempts > 1,
+                    });
+                }
+                Err(failure) => failure,
+            };
+            if let Some(known) = lower_wait_max(&failure, wait) {
+                wait_max = known;
+                contacted = true;
+                continue;
+            }
+            let out_of_time = deadline.is_some_and(|deadline| Instant::now() >= deadline) || wait.is_zero();
+            match &failure {
+                Failure::NotAcquired(_) if !out_of_time => {
+                    contacted = true;
+                    trouble_since = None;
+                    // Refused without having been let wait: not to be asked again at once.
+                    if sent.elapsed() < wait / 2 {
+                        sleep(Self::pause(&failure).min(left)).await;
+                    }
+                }
+                Failure::Unreachable(_) if !contacted => return Err(failure),
+                passing if passing.is_passing() && !out_of_time => {
+                    contacted = true;
+                    let since = *trouble_since.get_or_insert(sent);
+                    if since.elapsed() > TROUBLE_MAX {
+                        return Err(failure);
+                    }
+                    sleep(Self::pause(&failure).min(left)).await;
+                }
+                _ => return Err(failure),
+            }
+        }
+    }
+
+    async fn try_acquire(
+        &self,
+        target: &Target,
+        ask: &Ask,
+        request_id: &str,
+        wait: Duration,
+    ) -> Result<(Lease, Value), Failure> {
+        let mut body = target.acquire_body();
+        if let Some(ttl) = ask.ttl {
+            body.insert("ttl_ms".to_owned(), json!(ttl.as_millis() as u64));
+        }
+        body.insert("wait_ms".to_owned(), json!(wait.as_millis() as u64));
+        body.insert("request_id".to_owned(), json!(request_id));
+        // Candidates are told by elections themselves.
+        if let (Some(owner), false) = (&ask.owner, matches!(target, Target::Election { .. })) {
+            body.insert("owner".to_owned(), json!(owner));
+        }
+        if !ask.metadata.is_empty() {
+            let map = ask.metadata.iter().map(|(key, value)| (key.clone(), json!(value)));
+            body.insert("metadata".to_owned(), Value::Object(map.collect()));
+        }
+        let body = Value::Object(body);
+        let answer =
+            self.call(Method::POST, &target.acquire_path(), Some(&body), wait + ANSWER_GRACE).await?;
+        read_lease(&answer).map(|lease| (lease, answer))
+    }
+
+    /// Before a wait without end: is there anything to wait for? Rides through a short
+    /// moment without a quorum, and through a server that is being replaced.
+    async fn has_quorum(&self) -> Result<(), Failure> {
+        let started = Instant::now();
+        loop {
+            match self.call(Method::GET, "readyz", None, ANSWER_GRACE).await {
+                Err(Failure::Unavailable(problem)) if problem.status == 503 => {
+                    if started.elapsed() > QUORUM_PATIENCE {
+                        return Err(Failure::Unavailable(problem));
+                    }
+                    sleep(Duration::from_millis(250)).await;
+                }
+                Err(Failure::Unreachable(why)) => return Err(Failure::Unreachable(why)),
+                // Anything else is for the call itself to judge.
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Extends a lease. Gives up after `within`.
+    ///
+    /// # Errors
+    /// [`Failure::Lost`] when it is gone for good.
+    pub async fn extend(&self, target: &Target, lease: &Lease, within: Duration) -> Result<Instant, Failure> {
+        let mut body = target.body();
+        body.insert("lease_id".to_owned(), json!(lease.lease_id));
+        body.insert("ttl_ms".to_owned(), json!(lease.ttl_ms));
+        let sent = Instant::now();
+        let answer =
+            self.call(Method::POST, &target.extend_path(), Some(&Value::Object(body)), within).await?;
+        // Counted from before the request was sent: too short by the way there, never too long.
+        Ok(sent + Duration::from_millis(read_lease(&answer)?.validity_ms))
+    }
+
+    /// Gives a lease back; tries for a moment.
+    ///
+    /// # Errors
+    /// When that did not help: the lease then ends with its ttl.
+    pub async fn release(&self, target: &Target, lease: &Lease) -> Result<bool, Failure> {
+        let mut body = target.body();
+        body.insert("lease_id".to_owned(), json!(lease.lease_id));
+        let body = Value::Object(body);
+        let deadline = Instant::now() + TIDY_TIMEOUT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.call(Method::POST, &target.release_path(), Some(&body), left).await {
+                Ok(answer) => return Ok(answer.get("released").and_then(Value::as_bool).unwrap_or(false)),
+                Err(failure) if failure.is_passing() && left > Duration::from_millis(300) => {
+                    sleep(Duration::from_millis(100)).await;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Leaves nothing behind after [`Client::acquire`] was dropped or failed half-way: the
+    /// server undoes what it grants to a client that is gone, but the answer may have been
+    /// on its way. Asking once more under the same request id brings that very lease, or
+    /// at worst a new short one, and it is given back.
+    pub async fn abandon(&self, target: &Target, ask: &Ask, request_id: &str) {
+        let ask = Ask { ttl: Some(Duration::from_secs(1)), ..ask.clone() };
+        let tidy = async {
+            if let Ok((lease, _)) = self.try_acquire(target, &ask, request_id, Duration::ZERO).await {
+                // What cannot be given back ends within a second.
+                let _ = self.release(target, &lease).await;
+            }
+        };
+        let _ = timeout(TIDY_TIMEOUT, tidy).await;
+    }
+
+    /// Whether a probe answers 2xx; its body is not looked at.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn probe(&self, path: &str, within: Duration) -> Result<(), Failure> {
+        match self.call(Method::GET, path, None, within).await {
+            Ok(_) | Err(Failure::Nonsense) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// How long to wait after `failure`: what the server says, spread a little so that many
+    /// clients do not come back together.
+    fn pause(failure: &Failure) -> Duration {
+        let told = match failure {
+            Failure::NotAcquired(problem) | Failure::Unavailable(problem) => problem.retry_after_ms,
+            _ => None,
+        };
+        let ms = told.unwrap_or(500).clamp(50, 5_000);
+        Duration::from_millis(rand::rng().random_range(ms..=ms + ms / 2))
+    }
+}
+
+/// A fresh request id.
+pub fn new_request_id() -> String {
+    hex::encode(rand::rng().random::<[u8; 16]>())
+}
+
+fn read_lease(answer: &Value) -> Result<Lease, Failure> {
+    Lease::deserialize(answer).map_err(|_| Failure::Nonsense)
+}
+
+/// The longest wait that the server allows, when it refused `wait` for being longer.
+fn lower_wait_max(failure: &Failure, wait: Duration) -> Option<Duration> {
+    let Failure::Invalid(problem) = failure else { return None };
+    let told = &problem.errors.iter().find(|error| error.field == "wait_ms")?.message;
+    let highest = told.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).max()?;
+    let known = Duration::from_millis(highest);
+    (!known.is_zero() && known < wait).then_some(known)
+}
+
+/// Loopback is not reached through a proxy, whatever the environment says.
+fn is_local(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
+}
+
+fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|cause| Failure::Usage(format!("{}: {cause}", path.display())))
+}
+
+/// An error with all that led to it: reqwest's own words are few.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,251 @@
+//! The command that a lease is held around: starting it, its signals, its end.
+//!
+//! It runs in a process group of its own, so that ending it ends what it started too, with
+//! one exception: where a person sits at the terminal, it stays in ours. Only the group in
+//! the foreground may read from a terminal, and Ctrl-C and Ctrl-Z then reach the command
+//! from the terminal itself, as they would without us.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::exit;
+
+/// What is passed on to the command, and what ends waiting for a lease.
+const FORWARDED: [Signal; 6] =
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// What the terminal itself sends to all of its foreground group.
+const OF_TERMINAL: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
+
+/// The signals that arrive, in order.
+pub struct Signals(mpsc::UnboundedReceiver<Signal>);
+
+impl Signals {
+    /// Receives from now on. Signals that were ignored when we were started stay ignored, by
+    /// us and the command: `nohup` and shells in the background rely on it.
+    ///
+    /// # Errors
+    /// As the operating system has it.
+    pub fn new() -> io::Result<Self> {
+        let ignored = ignored_signals();
+        let (sender, receiver) = mpsc::unbounded_channel();
+        for number in FORWARDED {
+            if ignored & (1 << (number as u32 - 1)) != 0 {
+                continue;
+            }
+            let mut arrivals = signal(SignalKind::from_raw(number as i32))?;
+            let sender = sender.clone();
+            tokio::spawn(
+                async move { while arrivals.recv().await.is_some() && sender.send(number).is_ok() {} },
+            );
+        }
+        // So that `next` waits for ever rather than ends when all are ignored.
+        tokio::spawn(async move { sender.closed().await });
+        Ok(Self(receiver))
+    }
+
+    /// The next signal.
+    pub async fn next(&mut self) -> Signal {
+        match self.0.recv().await {
+            Some(signal) => signal,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A bit for each signal that is ignored; none where the system does not say.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// The exit status that a shell gives for a signal.
+pub fn status_of_signal(signal: i32) -> u8 {
+    128_u8.wrapping_add(signal as u8)
+}
+
+/// The exit status that stands for how a command ended.
+pub fn status_of(ended: ExitStatus) -> u8 {
+    match (ended.code(), ended.signal()) {
+        // A status is a byte on every system that there is.
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => status_of_signal(signal),
+        (None, None) => exit::NOT_EXECUTABLE,
+    }
+}
+
+/// The exit status that stands for why a command could not be started.
+pub fn status_of_start(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::NotFound => exit::NOT_FOUND,
+        _ => exit::NOT_EXECUTABLE,
+    }
+}
+
+/// A command that runs.
+pub struct Running {
+    child: Child,
+    pid: Pid,
+    own_group: bool,
+}
+
+impl Running {
+    /// Starts `words` with `variables` added to the environment.
+    ///
+    /// # Errors
+    /// As the operating system has it; [`status_of_start`] tells what to exit with.
+    pub fn start(words: &[OsString], variables: &[(&str, String)]) -> io::Result<Self> {
+        let Some((program, arguments)) = words.split_first() else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let own_group = !at_terminal();
+        let mut command = std::process::Command::new(program);
+        command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
+        if own_group {
+            command.process_group(0);
+        }
+        let child = Command::from(command).spawn()?;
+        let pid = child.id().and_then(|id| i32::try_from(id).ok()).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { child, pid: Pid::from_raw(pid), own_group })
+    }
+
+    /// Waits for its end. May be dropped and called again.
+    ///
+    /// # Errors
+    /// As the operating system has it.
+    pub async fn ended(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait().await
+    }
+
+    /// Passes on a signal that we got.
+    pub fn forward(&self, signal: Signal) {
+        if self.own_group {
+            self.send(signal);
+        } else if !OF_TERMINAL.contains(&signal) {
+            // Those of the terminal reached it already, and twice often means "at once".
+            let _ = kill(self.pid, signal);
+        }
+    }
+
+    /// Ends it and all that it started: TERM, then KILL after `grace`. Signals that arrive
+    /// meanwhile are passed on.
+    pub async fn end(mut self, grace: Duration, signals: &mut Signals) {
+        let deadline = Instant::now() + grace;
+        self.send(Signal::SIGTERM);
+        // What is stopped would not see it.
+        self.send(Signal::SIGCONT);
+        loop {
+            tokio::select! {
+                _ = self.child.wait() => break,
+                signal = signals.next() => self.forward(signal),
+                () = tokio::time::sleep_until(deadline) => {
+                    self.send(Signal::SIGKILL);
+                    let _ = self.child.wait().await;
+                    break;
+                }
+            }
+        }
+        // Without the lease nothing of the command may go on, children included.
+        while self.own_group && killpg(self.pid, None) != Err(Errno::ESRCH) {
+            if Instant::now() >= deadline {
+                let _ = killpg(self.pid, Signal::SIGKILL);
+                break;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// To the command and what it started.
+    fn send(&self, signal: Signal) {
+        if self.own_group {
+            let _ = killpg(self.pid, signal);
+        } else {
+            for pid in family(self.pid.as_raw()) {
+                let _ = kill(Pid::from_raw(pid), signal);
+            }
+        }
+    }
+}
+
+/// Whether we are in the foreground of a terminal.
+fn at_terminal() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    terminal.is_ok_and(|terminal| tcgetpgrp(&terminal) == Ok(getpgrp()))
+}
+
+/// A process and its descendants, as far as the system tells.
+fn family(pid: i32) -> Vec<i32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(&parent) = all.get(next) {
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+        let children = children.unwrap_or_default();
+        all.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+        next += 1;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Vec<OsString> {
+        ["sh", "-c", script].map(OsString::from).to_vec()
+    }
+
+    #[tokio::test]
+    async fn exit_statuses_are_those_of_a_shell() {
+        for (script, status) in [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+        {
+            let mut running = Running::start(&shell(script), &[]).unwrap();
+            assert_eq!(status_of(running.ended().await.unwrap()), status, "{script}");
+        }
+        let missing = Running::start(&["/nonexistent/command".into()], &[]).err().unwrap();
+        assert_eq!(status_of_start(&missing), 127);
+        let folder = Running::start(&["/".into()], &[]).err().unwrap();
+        assert_eq!(status_of_start(&folder), 126);
+    }
+
+    #[tokio::test]
+    async fn ending_a_command_ends_what_it_started() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // Both parent and child are deaf to TERM.
+        let script = format!("trap '' TERM; sleep 60 & echo $! > {}; wait", file.path().display());
+        let mut signals = Signals::new().unwrap();
+        let running = Running::start(&shell(&script), &[]).unwrap();
+        let child = loop {
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            if let Ok(pid) = text.trim().parse::<i32>() {
+                break Pid::from_raw(pid);
+            }
+            sleep(Duration::from_millis(10)).await;
+        };
+        running.end(Duration::from_millis(200), &mut signals).await;
+        for _ in 0..100 {
+            if !is_alive(child) {
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the command's child is still there");
+    }
+
+    /// A zombie that nobody has waited for yet does not count.
+    fn is_alive(pid: Pid) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z")
+    }
+}

@@ -1,0 +1,1028 @@
+//! One [`Config`], where it comes from, and what every setting means.
+//!
+//! A setting comes from a flag, from the environment (`QUORATE_…`) or from a TOML
+//! file, the first of these that names it; else it has the default that stands here
+//! and in `quorate.toml`, the commented file that `quorate config` prints. All three
+//! sources go through the same parser, so `"3s"` means the same everywhere.
+//!
+//! [`Settings`] is what was said, every field optional; [`Config`] is what holds,
+//! checked. Nothing after [`Config::new`] has to ask whether a value makes sense.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use figment::providers::{Format, Serialized, Toml};
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::domain::Name;
+
+/// The commented file with every setting and its default.
+pub const DEFAULT_FILE: &str = include_str!("quorate.toml");
+
+/// What the environment variables of all settings begin with.
+pub const ENV_PREFIX: &str = "QUORATE_";
+
+/// More nodes than this make every round slower and nothing safer.
+pub const NODES_MAX: usize = 31;
+
+/// The shortest life of a lease, which is what a `ttl_ms` may be at least.
+pub const TTL_MIN: Duration = Duration::from_millis(100);
+
+/// The longest that a restarted node may have to abstain.
+const TTL_MAX_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Where a server listens unless told otherwise: nobody else's business before there are keys.
+pub const DEFAULT_LISTEN: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
+
+/// What flags, environment or file said. A field that nobody named is `None`.
+///
+/// The doc comments are the text of `--help`.
+#[derive(Debug, Clone, Default, PartialEq, clap::Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[serde(deserialize_with = "scalar")]
+    pub listen: Option<Listen>,
+
+    /// A node: redis://, rediss:// or unix://, with user, password and database. Once for
+    /// each, or separated by commas
+    #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Nodes")]
+    #[serde(deserialize_with = "list")]
+    pub redis: Option<Vec<Secret>>,
+
+    /// File with the URLs of the nodes, one a line: keeps passwords out of `ps`
+    #[arg(long, value_name = "FILE", help_heading = "Nodes")]
+    #[serde(deserialize_with = "scalar")]
+    pub redis_file: Option<PathBuf>,
+
+    /// File with the password for all node URLs that have none
+    #[arg(long, value_name = "FILE", help_heading = "Nodes")]
+    #[serde(deserialize_with = "scalar")]
+    pub redis_password_file: Option<PathBuf>,
+
+    /// PEM file with the authorities to trust for rediss:// nodes, instead of the system's
+    #[arg(long, value_name = "FILE", help_heading = "Nodes")]
+    #[serde(deserialize_with = "scalar")]
+    pub redis_ca: Option<PathBuf>,
+
+    /// How long a node may take to answer before it counts as abstaining [default: 500ms]
+    #[arg(long, value_name = "DURATION", help_heading = "Nodes")]
+    #[serde(deserialize_with = "scalar")]
+    pub node_timeout: Option<Span>,
+
+    /// How long connecting to a node may take [default: 1s]
+    #[arg(long, value_name = "DURATION", help_heading = "Nodes")]
+    #[serde(deserialize_with = "scalar")]
+    pub connect_timeout: Option<Span>,
+
+    /// Beginning of every key at the nodes; deployments that share nodes need different ones
+    /// [default: quorate]
+    #[arg(long, value_name = "TEXT", help_heading = "Nodes")]
+    #[serde(deserialize_with = "scalar")]
+    pub key_prefix: Option<String>,
+
+    /// Longest life of a lease without extension, and so how long a node that restarted
+    /// abstains [default: 5m]
+    #[arg(long, value_name = "DURATION", help_heading = "Leases")]
+    #[serde(deserialize_with = "scalar")]
+    pub max_ttl: Option<Span>,
+
+    /// Longest wait that a request may ask for [default: 1m]
+    #[arg(long, value_name = "DURATION", help_heading = "Leases")]
+    #[serde(deserialize_with = "scalar")]
+    pub max_wait: Option<Span>,
+
+    /// How long nodes remember the last fencing token of a name that is not used any more
+    /// [default: 10m]
+    #[arg(long, value_name = "DURATION", help_heading = "Leases")]
+    #[serde(deserialize_with = "scalar")]
+    pub fence_retention: Option<Span>,
+
+    /// How far a server's clock may be ahead of a node's before the node refuses its tokens
+    /// [default: 1m]
+    #[arg(long, value_name = "DURATION", help_heading = "Leases")]
+    #[serde(deserialize_with = "scalar")]
+    pub clock_bound: Option<Span>,
+
+    /// Key file (TOML; `quorate keys new` makes entries), re-read when it changes
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    #[serde(deserialize_with = "scalar")]
+    pub api_keys: Option<PathBuf>,
+
+    /// Serve everyone who reaches the port, on other addresses than loopback too
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_name = "BOOL", help_heading = "Access")]
+    #[serde(deserialize_with = "scalar")]
+    pub insecure_no_auth: Option<bool>,
+
+    /// Certificate chain (PEM) for HTTPS, re-read when it changes
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    #[serde(deserialize_with = "scalar")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of the certificate
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    #[serde(deserialize_with = "scalar")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Only clients with a certificate of these authorities (PEM) may connect
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    #[serde(deserialize_with = "scalar")]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// Requests that may wait for a lease at once [default: 20000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub max_waiters: Option<usize>,
+
+    /// Requests that may wait for the same name at once [default: 10000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub max_waiters_per_name: Option<usize>,
+
+    /// Event streams open at once [default: 20000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub max_streams: Option<usize>,
+
+    /// Connections open at once; one more gets 503 and is closed [default: 30000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub max_connections: Option<usize>,
+
+    /// Requests and streams in flight at once; one more gets 503 [default: 50000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub max_in_flight: Option<usize>,
+
+    /// Size of a request's head, bytes [default: 16384]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub max_header_bytes: Option<usize>,
+
+    /// Size of a request's body, bytes [default: 65536]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub max_body_bytes: Option<usize>,
+
+    /// How long a client may take to send a request's head, or a TLS handshake [default: 10s]
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub header_timeout: Option<Span>,
+
+    /// How long a client may take to send a request's body [default: 10s]
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub body_timeout: Option<Span>,
+
+    /// How long a connection may stay open between requests [default: 75s]
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    #[serde(deserialize_with = "scalar")]
+    pub idle_timeout: Option<Span>,
+
+    /// How long ending may take after the first SIGTERM [default: 25s]
+    #[arg(long, value_name = "DURATION", help_heading = "Process")]
+    #[serde(deserialize_with = "scalar")]
+    pub shutdown_timeout: Option<Span>,
+
+    /// Threads that serve requests; one is the fastest on few cores [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Process")]
+    #[serde(deserialize_with = "scalar")]
+    pub threads: Option<usize>,
+
+    /// Form of the log, which goes to stderr [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Process", value_enum)]
+    #[serde(deserialize_with = "scalar")]
+    pub log_format: Option<LogFormat>,
+
+    /// What to log: error, warn, info, debug, trace, or directives such as
+    /// info,quorate::quorum=debug [default: info]
+    #[arg(long, value_name = "LEVEL", help_heading = "Process")]
+    #[serde(deserialize_with = "scalar")]
+    pub log_level: Option<String>,
+
+    /// Log every answered request
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_name = "BOOL", help_heading = "Process")]
+    #[serde(deserialize_with = "scalar")]
+    pub log_requests: Option<bool>,
+}
+
+impl Settings {
+    /// `flags` over `environment` over `file`, each by the names of the fields.
+    ///
+    /// # Errors
+    /// A value that cannot be read, or a name in the file that is no setting; says where.
+    pub fn gather(
+        flags: &Self,
+        environment: impl IntoIterator<Item = (String, String)>,
+        file: Option<&Path>,
+    ) -> Result<Self, ConfigError> {
+        let mut figment = Figment::new();
+        if let Some(path) = file {
+            // Read here, because figment takes a missing file for an empty one.
+            let text = std::fs::read_to_string(path)
+                .map_err(|cause| ConfigError::File { path: path.to_owned(), cause })?;
+            figment =
+                figment.merge(Named(format!("the file {}", path.display()), Toml::string(&text).data()));
+        }
+        figment = figment.merge(Named("the environment".to_owned(), Ok(from_environment(environment))));
+        let flags = Serialized::defaults(flags).data().map(without_absent);
+        figment = figment.merge(Named("the command line".to_owned(), flags));
+        figment.extract().map_err(|cause| ConfigError::Value(explain(&cause)))
+    }
+
+    /// The names of all settings, as in the file.
+    pub fn names() -> Vec<String> {
+        let fields = serde_json::to_value(Self::default());
+        match fields {
+            Ok(serde_json::Value::Object(fields)) => fields.into_iter().map(|(name, _)| name).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The environment variable of the setting `name`.
+    pub fn variable(name: &str) -> String {
+        format!("{ENV_PREFIX}{}", name.to_ascii_uppercase())
+    }
+}
+
+/// One source of settings with a name for error messages.
+struct Named(String, Result<Map<Profile, Dict>, figment::Error>);
+
+impl Provider for Named {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.0.clone())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        self.1.clone()
+    }
+}
+
+/// The settings among the variables. Others with the prefix are not ours to judge: client
+/// commands have their own, and Kubernetes sets `QUORATE_PORT` and the like for a Service of
+/// that name. An empty variable is an unset one, as in compose files and charts.
+fn from_environment(environment: impl IntoIterator<Item = (String, String)>) -> Map<Profile, Dict> {
+    let names = Settings::names();
+    let dict: Dict = environment
+        .into_iter()
+        .filter_map(|(variable, value)| {
+            let name = variable.strip_prefix(ENV_PREFIX)?.to_ascii_lowercase();
+            let known = names.contains(&name) && variable == Settings::variable(&name);
+            (known && !value.trim().is_empty()).then(|| (name, Value::from(value)))
+        })
+        .collect();
+    Profile::Default.collect(dict)
+}
+
+fn without_absent(profiles: Map<Profile, Dict>) -> Map<Profile, Dict> {
+    profiles
+        .into_iter()
+        .map(|(profile, dict)| {
+            (profile, dict.into_iter().filter(|(_, value)| !matches!(value, Value::Empty(..))).collect())
+        })
+        .collect()
+}
+
+/// figment's error in a sentence: which setting, where, why.
+fn explain(error: &figment::Error) -> String {
+    let mut sentences = Vec::new();
+    for error in error.clone() {
+        let place = error.metadata.as_ref().map(|source| format!(" in {}", source.name)).unwrap_or_default();
+        let setting =
+            if error.path.is_empty() { String::new() } else { format!("{}{place}: ", error.path.join(".")) };
+        let why = match &error.kind {
+            figment::error::Kind::UnknownField(name, _) => {
+                sentences.push(format!("{name}{place}: no such setting"));
+                continue;
+            }
+            kind => kind.to_string(),
+        };
+        sentences.push(format!("{setting}{why}"));
+    }
+    sentences.join("; ")
+}
+
+/// Anything that is one word in the three sources, parsed by [`FromStr`].
+fn scalar<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr,
+    T::Err: fmt::Display,
+{
+    text(deserializer).and_then(|text| text.parse().map(Some).map_err(de::Error::custom))
+}
+
+/// A list, or its elements in one string with commas between them.
+fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Secret>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMany {
+        One(String),
+        Many(Vec<String>),
+    }
+    let texts = match OneOrMany::deserialize(deserializer)? {
+        OneOrMany::One(text) => text.split(',').map(str::to_owned).collect(),
+        OneOrMany::Many(texts) => texts,
+    };
+    let texts = texts.iter().map(|text| text.trim()).filter(|text| !text.is_empty());
+    Ok(Some(texts.map(|text| Secret(text.to_owned())).collect()))
+}
+
+/// A string, number or truth value as text, so that `3000`, `"3000"` and `"3s"` all do.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    struct Text;
+    impl Visitor<'_> for Text {
+        type Value = String;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string, a number or a truth value")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
+            Ok(text.trim().to_owned())
+        }
+
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+
+        fn visit_bool<E: de::Error>(self, truth: bool) -> Result<String, E> {
+            Ok(truth.to_string())
+        }
+    }
+    deserializer.deserialize_any(Text)
+}
+
+/// A duration as settings and flags spell it: `3s`, `250ms`, `1m 30s`, or plain milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let duration = match text.parse::<u64>() {
+            Ok(ms) => Duration::from_millis(ms),
+            Err(_) => humantime::parse_duration(text)
+                .map_err(|_| format!("{text:?} is no duration such as 3s, 250ms or plain milliseconds"))?,
+        };
+        if duration.subsec_nanos() % 1_000_000 != 0 {
+            return Err(format!("{text:?} is no whole number of milliseconds"));
+        }
+        Ok(Self(duration))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Where to listen: an IP address and a port, or `localhost` and a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen(pub SocketAddr);
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // No look-up of other names: which address is bound must not depend on a resolver.
+        let numeric = match text.strip_prefix("localhost:") {
+            Some(port) => format!("127.0.0.1:{port}"),
+            None => text.to_owned(),
+        };
+        numeric.parse().map(Self).map_err(|_| {
+            format!("{text:?} is no address and port such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080")
+        })
+    }
+}
+
+impl Serialize for Listen {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("{text:?} is neither text nor json")),
+        }
+    }
+}
+
+/// A node's URL as it was given. Not looked at until [`Config::new`], because the errors of
+/// flags and files repeat the text, and it may hold a password.
+#[derive(Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// The URL of a node. Shown without its password by everything but [`RedisUrl::expose`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl(url::Url);
+
+impl RedisUrl {
+    /// The whole URL, password included: for the driver only.
+    pub fn expose(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// The same with `password` where it has none.
+    #[must_use]
+    pub fn with_default_password(mut self, password: &str) -> Self {
+        let of_socket = self.0.scheme() == "unix";
+        let has_one = match of_socket {
+            true => self.0.query_pairs().any(|(key, _)| key == "pass"),
+            false => self.0.password().is_some(),
+        };
+        if !has_one && of_socket {
+            self.0.query_pairs_mut().append_pair("pass", password);
+        } else if !has_one {
+            // Fails only for URLs without a host, which `from_str` refuses.
+            let _ = self.0.set_password(Some(password));
+        }
+        self
+    }
+}
+
+impl FromStr for RedisUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // The text may hold a password, so that no message repeats it.
+        let url = url::Url::parse(text.trim()).map_err(|cause| format!("not a URL: {cause}"))?;
+        match url.scheme() {
+            "redis" | "rediss" if url.host_str().is_none_or(str::is_empty) => {
+                Err("the URL names no host".to_owned())
+            }
+            "unix" if url.path().len() < 2 => Err("the URL names no socket".to_owned()),
+            "redis" | "rediss" | "unix" => Ok(Self(url)),
+            other => Err(format!("{other}:// is none of redis://, rediss:// and unix://")),
+        }
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = &self.0;
+        write!(f, "{}://", url.scheme())?;
+        if let Some(host) = url.host_str() {
+            f.write_str(host)?;
+        }
+        if let Some(port) = url.port() {
+            write!(f, ":{port}")?;
+        }
+        if url.path() != "/" {
+            f.write_str(url.path())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisUrl({self})")
+    }
+}
+
+/// What the process is for, as far as checking the settings is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Embedded nodes for trying things out.
+    Dev {
+        /// How many.
+        nodes: usize,
+    },
+    /// Real nodes.
+    Serve,
+    /// Marks the nodes of a new deployment.
+    Init,
+}
+
+/// What holds. Made by [`Config::new`] only, so that it is always valid.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Real nodes; none for `dev`.
+    pub redis: Vec<RedisUrl>,
+    /// Embedded nodes; 0 but for `dev`.
+    pub embedded_nodes: usize,
+    /// Authorities for `rediss://`.
+    pub redis_ca: Option<PathBuf>,
+    /// Time for a node's answer.
+    pub node_timeout: Duration,
+    /// Time for connecting to a node.
+    pub connect_timeout: Duration,
+    /// Beginning of every key.
+    pub key_prefix: String,
+    /// Longest life of a lease.
+    pub max_ttl: Duration,
+    /// Longest wait.
+    pub max_wait: Duration,
+    /// How long unused fences are remembered.
+    pub fence_retention: Duration,
+    /// How far ahead of a node a proposed token may be.
+    pub clock_bound: Duration,
+    /// Key file.
+    pub api_keys: Option<PathBuf>,
+    /// HTTPS, where wanted.
+    pub tls: Option<TlsFiles>,
+    /// Waiters in all.
+    pub waiters_max: usize,
+    /// Waiters per name.
+    pub waiters_per_name_max: usize,
+    /// Event streams.
+    pub streams_max: usize,
+    /// Connections.
+    pub connections_max: usize,
+    /// Requests and streams in flight.
+    pub in_flight_max: usize,
+    /// Size of a head, bytes.
+    pub header_bytes_max: usize,
+    /// Size of a body, bytes.
+    pub body_bytes_max: usize,
+    /// Time for a head.
+    pub header_timeout: Duration,
+    /// Time for a body.
+    pub body_timeout: Duration,
+    /// Time between requests.
+    pub idle_timeout: Duration,
+    /// Time for ending.
+    pub shutdown_timeout: Duration,
+    /// Threads of the runtime.
+    pub threads: usize,
+    /// Form of the log.
+    pub log_format: LogFormat,
+    /// What is logged.
+    pub log_level: String,
+    /// Whether each answered request is.
+    pub log_requests: bool,
+}
+
+/// The files of HTTPS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificate chain.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Authorities for clients.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why there is no [`Config`].
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file that a setting names cannot be read.
+    #[error("cannot read {}: {cause}", .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A value cannot be read, or a name is unknown.
+    #[error("{0}")]
+    Value(String),
+    /// Values that cannot be, all of them.
+    #[error("{}", .0.join("; "))]
+    Invalid(Vec<String>),
+}
+
+impl Config {
+    /// Fills in the defaults, reads the files that hold nodes and passwords, and checks it all.
+    ///
+    /// # Errors
+    /// Names every value that cannot be, not just the first.
+    pub fn new(settings: Settings, role: Role) -> Result<Self, ConfigError> {
+        let span =
+            |set: Option<Span>, default_ms| set.map_or(Duration::from_millis(default_ms), |span| span.0);
+        let (redis, embedded_nodes) = match role {
+            Role::Dev { nodes } => (Vec::new(), nodes),
+            Role::Serve | Role::Init => (nodes_of(&settings)?, 0),
+        };
+        let mut wrong = Vec::new();
+        let tls = match (settings.tls_cert, settings.tls_key) {
+            (Some(cert), Some(key)) => Some(TlsFiles { cert, key, client_ca: settings.tls_client_ca }),
+            (None, None) => {
+                if settings.tls_client_ca.is_some() {
+                    wrong.push("tls_client_ca: needs tls_cert and tls_key too".to_owned());
+                }
+                None
+            }
+            _ => {
+                wrong.push("tls_cert and tls_key: each needs the other".to_owned());
+                None
+            }
+        };
+        let config = Self {
+            listen: settings.listen.map_or(DEFAULT_LISTEN, |listen| listen.0),
+            redis,
+            embedded_nodes,
+            redis_ca: settings.redis_ca,
+            node_timeout: span(settings.node_timeout, 500),
+            connect_timeout: span(settings.connect_timeout, 1_000),
+            key_prefix: settings.key_prefix.unwrap_or_else(|| "quorate".to_owned()),
+            max_ttl: span(settings.max_ttl, 300_000),
+            max_wait: span(settings.max_wait, 60_000),
+            fence_retention: span(settings.fence_retention, 600_000),
+            clock_bound: span(settings.clock_bound, 60_000),
+            api_keys: settings.api_keys,
+            tls,
+            waiters_max: settings.max_waiters.unwrap_or(20_000),
+            waiters_per_name_max: settings.max_waiters_per_name.unwrap_or(10_000),
+            streams_max: settings.max_streams.unwrap_or(20_000),
+            connections_max: settings.max_connections.unwrap_or(30_000),
+            in_flight_max: settings.max_in_flight.unwrap_or(50_000),
+            header_bytes_max: settings.max_header_bytes.unwrap_or(16_384),
+            body_bytes_max: settings.max_body_bytes.unwrap_or(65_536),
+            header_timeout: span(settings.header_timeout, 10_000),
+            body_timeout: span(settings.body_timeout, 10_000),
+            idle_timeout: span(settings.idle_timeout, 75_000),
+            shutdown_timeout: span(settings.shutdown_timeout, 25_000),
+            threads: settings.threads.unwrap_or(1),
+            log_format: settings.log_format.unwrap_or(LogFormat::Text),
+            log_level: settings.log_level.unwrap_or_else(|| "info".to_owned()),
+            log_requests: settings.log_requests.unwrap_or(false),
+        };
+        config.check(role, settings.insecure_no_auth.unwrap_or(false), &mut wrong);
+        if wrong.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(wrong)) }
+    }
+
+    /// Adds a sentence to `wrong` for each value that cannot be.
+    fn check(&self, role: Role, insecure_no_auth: bool, wrong: &mut Vec<String>) {
+        let second = Duration::from_secs(1);
+        let hour = second * 3600;
+        let ms = Duration::from_millis(1);
+        let mut range = |name: &str, value: Duration, min: Duration, max: Duration| {
+            if !(min..=max).contains(&value) {
+                wrong.push(format!("{name}: {} is not from {} to {}", Span(value), Span(min), Span(max)));
+            }
+        };
+        range("node_timeout", self.node_timeout, 10 * ms, 30 * second);
+        range("connect_timeout", self.connect_timeout, 10 * ms, 60 * second);
+        range("max_ttl", self.max_ttl, TTL_MIN, TTL_MAX_MAX);
+        range("max_wait", self.max_wait, Duration::ZERO, TTL_MAX_MAX);
+        range("fence_retention", self.fence_retention, second, 24 * 365 * hour);
+        range("clock_bound", self.clock_bound, ms, 24 * hour);
+        range("header_timeout", self.header_timeout, 100 * ms, hour);
+        range("body_timeout", self.body_timeout, 100 * ms, hour);
+        range("idle_timeout", self.idle_timeout, second, 24 * hour);
+        range("shutdown_timeout", self.shutdown_timeout, 100 * ms, hour);
+
+        let mut count = |name: &str, value: usize, min: usize, max: usize| {
+            if !(min..=max).contains(&value) {
+                wrong.push(format!("{name}: {value} is not from {min} to {max}"));
+            }
+        };
+        count("max_waiters", self.waiters_max, 0, 10_000_000);
+        count("max_waiters_per_name", self.waiters_per_name_max, 0, 10_000_000);
+        count("max_streams", self.streams_max, 0, 10_000_000);
+        count("max_connections", self.connections_max, 1, 10_000_000);
+        count("max_in_flight", self.in_flight_max, 1, 10_000_000);
+        // hyper's smallest buffer is 8 KiB.
+        count("max_header_bytes", self.header_bytes_max, 8_192, 1 << 20);
+        count("max_body_bytes", self.body_bytes_max, 1_024, 1 << 20);
+        count("threads", self.threads, 1, 1_024);
+
+        if self.key_prefix.is_empty() || self.key_prefix.len() > 64 || !Name::is_prefix(&self.key_prefix) {
+            wrong.push("key_prefix: must be 1 to 64 characters of A-Z a-z 0-9 . _ ~ : @ and -".to_owned());
+        }
+        // A fence that is forgotten before a slow server's clock has passed it could be issued
+        // again (PROTOCOL §2.3).
+        if self.fence_retention < self.clock_bound {
+            wrong.push("fence_retention: must not be shorter than clock_bound".to_owned());
+        }
+        match role {
+            Role::Dev { nodes } => {
+                if !(1..=NODES_MAX).contains(&nodes) {
+                    wrong.push(format!("nodes: {nodes} is not from 1 to {NODES_MAX}"));
+                }
+            }
+            Role::Serve | Role::Init => {
+                if self.redis.is_empty() {
+                    wrong.push(
+                        "redis: name at least one node (--redis, QUORATE_REDIS or --redis-file)".to_owned(),
+                    );
+                }
+                if self.redis.len() > NODES_MAX {
+                    wrong.push(format!("redis: more than {NODES_MAX} nodes"));
+                }
+                for (i, url) in self.redis.iter().enumerate() {
+                    if self.redis[..i].contains(url) {
+                        wrong.push(format!("redis: {url} stands there twice"));
+                    }
+                }
+            }
+        }
+        if role == Role::Serve && self.api_keys.is_none() && !insecure_no_auth && !is_loopback(self.listen) {
+            wrong.push(format!(
+                "listen: {} can be reached from outside, but there are no API keys; \
+                 give --api-keys FILE, or --insecure-no-auth if everyone may hold and release locks",
+                self.listen
+            ));
+        }
+    }
+
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
+/// Whether only this machine can reach the address.
+pub fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+/// The nodes from flags, environment, file and the file of nodes, passwords filled in.
+fn nodes_of(settings: &Settings) -> Result<Vec<RedisUrl>, ConfigError> {
+    let mut nodes: Vec<RedisUrl> = Vec::new();
+    for (i, Secret(text)) in settings.redis.iter().flatten().enumerate() {
+        nodes.push(text.parse().map_err(|why| ConfigError::Value(format!("redis: node {}: {why}", i + 1)))?);
+    }
+    if let Some(path) = &settings.redis_file {
+        for (i, line) in read(path)?.lines().map(str::trim).enumerate() {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let node = line.parse().map_err(|why| {
+                ConfigError::Value(format!("redis_file: {}, line {}: {why}", path.display(), i + 1))
+            })?;
+            nodes.push(node);
+        }
+    }
+    if let Some(path) = &settings.redis_password_file {
+        let text = read(path)?;
+        // Editors end files with a newline; no password does.
+        let password = text.trim_end_matches(['\r', '\n']);
+        if password.is_empty() {
+            return Err(ConfigError::Value(format!("redis_password_file: {} is empty", path.display())));
+        }
+        nodes = nodes.into_iter().map(|node| node.with_default_password(password)).collect();
+    }
+    Ok(nodes)
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|cause| ConfigError::File { path: path.to_owned(), cause })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn gather(flags: &Settings, env: &[(&str, &str)], toml: &str) -> Result<Settings, ConfigError> {
+        let file = file(toml);
+        Settings::gather(flags, environment(env), Some(file.path()))
+    }
+
+    fn serve(settings: Settings) -> Result<Config, ConfigError> {
+        Config::new(settings, Role::Serve)
+    }
+
+    fn three_nodes() -> Settings {
+        let nodes = ["redis://a:6379", "redis://b:6379", "redis://c:6379"];
+        Settings { redis: Some(nodes.map(Secret::from).to_vec()), ..Settings::default() }
+    }
+
+    #[test]
+    fn flags_come_before_the_environment_and_that_before_the_file() {
+        let flags = Settings { max_ttl: Some("1s".parse().unwrap()), ..Settings::default() };
+        let env = [("QUORATE_MAX_TTL", "2s"), ("QUORATE_MAX_WAIT", "2s")];
+        let toml = "max_ttl = \"3s\"\nmax_wait = 3000\nnode_timeout = \"300ms\"\n";
+        let settings = gather(&flags, &env, toml).unwrap();
+        let seconds = |span: Option<Span>| span.unwrap().0.as_secs_f64();
+        assert_eq!(seconds(settings.max_ttl), 1.0);
+        assert_eq!(seconds(settings.max_wait), 2.0);
+        assert_eq!(seconds(settings.node_timeout), 0.3);
+        assert_eq!(settings.body_timeout, None);
+    }
+
+    #[test]
+    fn nodes_are_a_list_in_the_file_and_commas_in_the_environment() {
+        let env = [("QUORATE_REDIS", "redis://a:1, redis://b:2,")];
+        let from_env = gather(&Settings::default(), &env, "redis = [\"redis://z\"]").unwrap();
+        let config = serve(from_env).unwrap();
+        assert_eq!(
+            config.redis.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["redis://a:1", "redis://b:2"]
+        );
+        let from_file = gather(&Settings::default(), &[], "redis = [\"redis://a\", \"redis://b\"]").unwrap();
+        assert_eq!(serve(from_file).unwrap().redis.len(), 2);
+    }
+
+    #[test]
+    fn words_that_look_like_numbers_are_words_in_the_environment() {
+        let env = [("QUORATE_KEY_PREFIX", "123"), ("QUORATE_LOG_REQUESTS", "true"), ("QUORATE_THREADS", "4")];
+        let settings = gather(&Settings::default(), &env, "").unwrap();
+        assert_eq!(settings.key_prefix.as_deref(), Some("123"));
+        assert_eq!(settings.log_requests, Some(true));
+        assert_eq!(settings.threads, Some(4));
+    }
+
+    #[test]
+    fn variables_that_are_empty_or_not_ours_change_nothing() {
+        let env = [
+            ("QUORATE_API_KEYS", ""),
+            ("QUORATE_PORT", "tcp://10.0.0.1:8080"),
+            ("QUORATE_LEASE_ID", "x"),
+            ("QUORATE_listen", "x"),
+            ("LISTEN", "x"),
+        ];
+        assert_eq!(gather(&Settings::default(), &env, "").unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_its_place() {
+        let cases: [(&[(&str, &str)], &str, &[&str]); 4] = [
+            (&[("QUORATE_MAX_TTL", "soon")], "", &["max_ttl", "environment", "soon"]),
+            (&[], "max_tll = 3", &["max_tll", "file", "no such setting"]),
+            (&[], "log_format = \"xml\"", &["log_format", "file", "xml"]),
+            (&[], "listen = [1]", &["listen", "file"]),
+        ];
+        for (env, toml, words) in cases {
+            let message = gather(&Settings::default(), env, toml).unwrap_err().to_string();
+            for word in words {
+                assert!(message.contains(word), "{message:?} lacks {word:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_missing_is_an_error() {
+        let missing = Path::new("/nonexistent/quorate.toml");
+        let error = Settings::gather(&Settings::default(), [], Some(missing)).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/quorate.toml"), "{error}");
+    }
+
+    #[test]
+    fn durations_are_read_as_documented() {
+        for (text, ms) in
+            [("3s", 3_000), ("250ms", 250), ("1500", 1_500), ("1m", 60_000), ("1m 30s", 90_000), ("0", 0)]
+        {
+            assert_eq!(text.parse::<Span>().unwrap().0, Duration::from_millis(ms), "{text}");
+        }
+        for bad in ["", "s", "3 parsecs", "-1", "1.5", "100us", "99999999999999999999s"] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_file_that_is_shipped_parses_to_the_defaults() {
+        let shipped = gather(&Settings::default(), &[], DEFAULT_FILE).unwrap();
+        let with_nodes =
+            |settings: Settings| serve(Settings { redis: three_nodes().redis, ..settings }).unwrap();
+        assert_eq!(with_nodes(shipped), with_nodes(Settings::default()));
+    }
+
+    #[test]
+    fn the_file_that_is_shipped_shows_every_setting() {
+        let all: String = DEFAULT_FILE
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|rest| rest.contains(" = ")).unwrap_or(line))
+            .fold(String::new(), |text, line| text + line + "\n");
+        let shown: toml::Table = all.parse().unwrap();
+        let mut shown: Vec<String> = shown.keys().cloned().collect();
+        let mut names = Settings::names();
+        shown.sort();
+        names.sort();
+        assert_eq!(shown, names);
+        gather(&Settings::default(), &[], &all).unwrap();
+    }
+
+    #[test]
+    fn passwords_are_shown_by_nothing() {
+        let url = "rediss://user:s3cret@node-1:6380/2";
+        let parsed: RedisUrl = url.parse().unwrap();
+        assert_eq!(parsed.expose(), url);
+        assert_eq!(parsed.to_string(), "rediss://node-1:6380/2");
+        let socket: RedisUrl = "unix:///run/redis.sock?db=1&pass=s3cret".parse().unwrap();
+        assert_eq!(socket.to_string(), "unix:///run/redis.sock");
+        let settings = Settings { redis: Some(vec![Secret::from(url)]), ..Settings::default() };
+        let mut shown = format!("{parsed:?} {socket:?} {settings:?}");
+        shown += &format!("{:?}", serve(settings).unwrap());
+        for bad in ["http://user:s3cret@a", "redis://u:s3cret@[", "s3cret"] {
+            let settings = Settings { redis: Some(vec![Secret::from(bad)]), ..Settings::default() };
+            shown += &serve(settings).unwrap_err().to_string();
+        }
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+
+    #[test]
+    fn nodes_and_their_password_may_stand_in_files() {
+        let nodes = file("# ours\nredis://a:6379\n\nredis://u:own@b:6379/1\nunix:///run/c.sock\n");
+        let password = file("p@ss word\n");
+        let settings = Settings {
+            redis_file: Some(nodes.path().to_owned()),
+            redis_password_file: Some(password.path().to_owned()),
+            ..Settings::default()
+        };
+        let config = serve(settings).unwrap();
+        let urls: Vec<&str> = config.redis.iter().map(RedisUrl::expose).collect();
+        assert_eq!(
+            urls,
+            [
+                "redis://:p%40ss%20word@a:6379",
+                "redis://u:own@b:6379/1",
+                "unix:///run/c.sock?pass=p%40ss+word"
+            ]
+        );
+    }
+
+    #[test]
+    fn every_wrong_value_is_told_at_once() {
+        let settings = Settings {
+            max_ttl: Some(Span(Duration::ZERO)),
+            threads: Some(0),
+            tls_cert: Some("x".into()),
+            key_prefix: Some("a b".to_owned()),
+            ..Settings::default()
+        };
+        let message = serve(settings).unwrap_err().to_string();
+        for name in ["max_ttl", "threads", "tls_cert", "key_prefix", "redis"] {
+            assert!(message.contains(name), "{message:?} lacks {name}");
+        }
+    }
+
+    #[test]
+    fn without_keys_only_loopback_is_served() {
+        let on = |listen: &str| Settings { listen: Some(listen.parse().unwrap()), ..three_nodes() };
+        for loopback in ["127.0.0.1:0", "[::1]:8080", "localhost:80", "127.3.2.1:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(serve(on(loopback)).is_ok(), "{loopback}");
+        }
+        for open in ["0.0.0.0:8080", "[::]:8080", "10.0.0.1:80"] {
+            assert!(serve(on(open)).unwrap_err().to_string().contains("--insecure-no-auth"), "{open}");
+            assert!(serve(Settings { insecure_no_auth: Some(true), ..on(open) }).is_ok(), "{open}");
+            assert!(serve(Settings { api_keys: Some("keys".into()), ..on(open) }).is_ok(), "{open}");
+            assert!(Config::new(on(open), Role::Dev { nodes: 3 }).is_ok(), "{open}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_stands_there_twice_is_refused() {
+        let twice = ["redis://a:1", "redis://b:1", "redis://a:1"].map(Secret::from).to_vec();
+        let error = serve(Settings { redis: Some(twice), ..Settings::default() }).unwrap_err();
+        assert!(error.to_string().contains("redis://a:1 stands there twice"), "{error}");
+    }
+}

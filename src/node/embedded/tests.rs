@@ -1,0 +1,713 @@
+//! What the scripts promise, rule by rule (PROTOCOL §1–§4), and how the node behaves around them.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::clock::SeededClock;
+use crate::node::{Command, Marker, ReplyTo};
+
+const NOW_MS: u64 = 1_790_000_000_000;
+/// A token of this moment.
+const P: u64 = NOW_MS * 1000;
+const MAX: u64 = (1 << 53) - 1;
+const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+const MARKER: &str = "the marker";
+const TTL: u64 = 30_000;
+const RETENTION: u64 = 600_000;
+const MINUTE_US: u64 = 60_000_000;
+const SEMAPHORE: &str = "q:semaphore:s";
+
+/// A clock that stands still; the node's offset turns it.
+struct Stopped;
+
+impl Clock for Stopped {
+    fn wall_us(&self) -> u64 {
+        P
+    }
+
+    fn random_bits(&self) -> u128 {
+        0
+    }
+
+    fn random_below(&self, _: u64) -> u64 {
+        0
+    }
+}
+
+/// A node that is marked.
+fn node() -> EmbeddedNode {
+    let node = EmbeddedNode::new("run-1", Arc::new(Stopped));
+    node.command(&["SET", "q:node", MARKER]).unwrap();
+    node
+}
+
+/// `ms` after the beginning.
+fn at(node: &EmbeddedNode, ms: u64) {
+    node.set_clock_offset_us(i64::try_from(ms).unwrap() * 1000);
+}
+
+/// A reply as text: the code, then what follows the node's clock.
+fn text(reply: Result<Value, NodeError>) -> String {
+    fn show(value: &Value) -> String {
+        match value {
+            Value::Nil => "nil".to_owned(),
+            Value::Int(number) => number.to_string(),
+            Value::Text(text) => text.clone(),
+            Value::List(list) => format!("[{}]", list.iter().map(show).collect::<Vec<_>>().join(" ")),
+        }
+    }
+    match reply {
+        Ok(Value::List(list)) => {
+            let parts: Vec<_> =
+                list.iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, item)| show(item)).collect();
+            parts.join(" ")
+        }
+        Ok(other) => panic!("no list: {other:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+struct Ask<'a> {
+    lease: &'a str,
+    request: &'a str,
+    proposed: u64,
+    ahead_us: u64,
+    look_only: bool,
+}
+
+const ASK: Ask<'_> = Ask { lease: A, request: "-", proposed: P, ahead_us: MINUTE_US, look_only: false };
+
+fn run(node: &EmbeddedNode, script: Script, keys: &[String], args: &[String]) -> String {
+    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    text(node.eval(script, &keys, &args))
+}
+
+fn strings(items: &[&str]) -> Vec<String> {
+    items.iter().map(|&item| item.to_owned()).collect()
+}
+
+fn numbers(items: &[u64]) -> Vec<String> {
+    items.iter().map(u64::to_string).collect()
+}
+
+fn tombstone(lease: &str) -> String {
+    format!("q:undone:{lease}")
+}
+
+/// Names below `q:lock:`, or slots of [`SEMAPHORE`].
+enum On<'a> {
+    Locks(&'a [&'a str]),
+    Slots(&'a [u64]),
+}
+
+impl On<'_> {
+    fn keys(&self) -> Vec<String> {
+        match self {
+            Self::Locks(names) => names.iter().map(|name| format!("q:lock:{name}")).collect(),
+            Self::Slots(slots) => {
+                let slots = slots.iter().map(|slot| format!("{SEMAPHORE}/{slot}"));
+                slots.chain([SEMAPHORE.to_owned()]).collect()
+            }
+        }
+    }
+
+    fn n(&self) -> u64 {
+        match self {
+            Self::Locks(names) => names.len() as u64,
+            Self::Slots(slots) => slots.len() as u64,
+        }
+    }
+
+    fn slots(&self) -> Vec<String> {
+        match self {
+            Self::Locks(_) => Vec::new(),
+            Self::Slots(slots) => numbers(slots),
+        }
+    }
+
+    /// Keys and count where slots are looked up by the lease.
+    fn by_lease(&self) -> (Vec<String>, u64) {
+        match self {
+            Self::Locks(_) => (self.keys(), self.n()),
+            Self::Slots(_) => (strings(&[SEMAPHORE]), 0),
+        }
+    }
+}
+
+fn acquire(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>) -> String {
+    let keys = [strings(&["q:node"]), vec![tombstone(ask.lease)], on.keys()].concat();
+    let args = [
+        strings(&[MARKER, ask.lease, ask.request]),
+        numbers(&[TTL, ask.proposed, ask.ahead_us, RETENTION, u64::from(ask.look_only), on.n()]),
+        strings(&["{}"]),
+        on.slots(),
+    ];
+    run(node, Script::Acquire, &keys, &args.concat())
+}
+
+fn extend(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ttl: &str) -> String {
+    let (keys, n) = on.by_lease();
+    let args = [
+        strings(&[MARKER, lease]),
+        numbers(&[token]),
+        strings(&[ttl]),
+        numbers(&[MINUTE_US.max(token), RETENTION, n]),
+        strings(&[""]),
+    ];
+    run(node, Script::Extend, &[strings(&["q:node"]), keys].concat(), &args.concat())
+}
+
+fn heal(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64) -> String {
+    let keys = [strings(&["q:node"]), vec![tombstone(lease)], on.keys()].concat();
+    let args = [
+        strings(&[MARKER, lease]),
+        numbers(&[token, 20_000, TTL, MINUTE_US, RETENTION]),
+        strings(&["-"]),
+        numbers(&[on.n()]),
+        strings(&["{}"]),
+        on.slots(),
+    ];
+    run(node, Script::Heal, &keys, &args.concat())
+}
+
+fn release(node: &EmbeddedNode, on: &On<'_>, lease: &str) -> String {
+    let (keys, n) = on.by_lease();
+    let args = [strings(&[lease]), numbers(&[RETENTION, 60_000, n, 1])];
+    run(node, Script::Release, &[vec![tombstone(lease)], keys].concat(), &args.concat())
+}
+
+fn read(node: &EmbeddedNode, on: &On<'_>) -> String {
+    run(node, Script::Read, &[strings(&["q:node"]), on.keys()].concat(), &strings(&[MARKER]))
+}
+
+fn issue(node: &EmbeddedNode, name: &str, proposed: u64) -> String {
+    let args = [strings(&[MARKER]), numbers(&[proposed, MINUTE_US.max(proposed), RETENTION])];
+    run(node, Script::Issue, &strings(&["q:node", &format!("q:lock:{name}")]), &args.concat())
+}
+
+fn survey(node: &EmbeddedNode) -> String {
+    run(node, Script::Survey, &strings(&["q:node", SEMAPHORE]), &strings(&[MARKER]))
+}
+
+const LOCK: On<'_> = On::Locks(&["a"]);
+const BOTH: On<'_> = On::Locks(&["a", "b"]);
+
+fn granted(token: u64) -> String {
+    format!("1 {token}")
+}
+
+#[test]
+fn a_free_lock_is_granted_with_the_proposed_token() {
+    let node = node();
+    assert_eq!(acquire(&node, &LOCK, &ASK), granted(P));
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {P} {A} {{}}]"));
+    assert_eq!(node.get_raw("q:lock:a").unwrap(), format!("{P} 0 {P} 0 {} 30000 {A} - {{}}", NOW_MS + TTL));
+}
+
+#[test]
+fn a_held_lock_is_refused_with_what_is_known_of_its_holder() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    at(&node, 10_000);
+    let ask = Ask { lease: B, proposed: P + 1, ..ASK };
+    assert_eq!(acquire(&node, &LOCK, &ask), format!("0 [20000 30000 {P} {P} {A} 0 {{}}]"));
+    at(&node, TTL);
+    assert_eq!(acquire(&node, &LOCK, &ask), granted(P + 1));
+}
+
+#[test]
+fn only_looking_never_grants() {
+    let node = node();
+    let look = Ask { lease: B, look_only: true, ..ASK };
+    assert_eq!(acquire(&node, &LOCK, &look), "0");
+    assert_eq!(node.keys(), ["q:node"]);
+    acquire(&node, &LOCK, &ASK);
+    assert!(acquire(&node, &LOCK, &look).starts_with("0 [30000"));
+}
+
+#[test]
+fn a_token_is_exact_at_2_to_the_53_minus_1() {
+    let node = node();
+    let far = Ask { proposed: MAX, ahead_us: MAX, ..ASK };
+    assert_eq!(acquire(&node, &LOCK, &far), granted(MAX));
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {MAX} {MAX} {A} {{}}]"));
+    assert!(extend(&node, &LOCK, A, MAX, "own").starts_with("1 30000"));
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {MAX} {MAX} {A} {{}}]"));
+
+    // One below, so that the sum in the next grant reaches it.
+    node.command(&["SET", "q:lock:a", &format!("{} 0", MAX - 1)]).unwrap();
+    assert_eq!(acquire(&node, &LOCK, &ASK), granted(MAX));
+    assert!(node.get_raw("q:lock:a").unwrap().starts_with(&format!("{} 1 {} 1 ", MAX - 1, MAX - 1)));
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {MAX} {MAX} {A} {{}}]"));
+}
+
+#[test]
+fn a_grant_is_above_every_token_that_the_node_knows() {
+    let node = node();
+    acquire(&node, &LOCK, &Ask { proposed: P + 1000, ..ASK });
+    release(&node, &LOCK, A);
+    for (lease, token) in [(B, P + 1001), ("c", P + 1002), ("d", P + 1003)] {
+        assert_eq!(acquire(&node, &LOCK, &Ask { lease, ..ASK }), granted(token));
+        release(&node, &LOCK, lease);
+    }
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: "e", proposed: P + 2000, ..ASK }), granted(P + 2000));
+}
+
+#[test]
+fn the_fence_survives_the_release_for_its_retention() {
+    let node = node();
+    acquire(&node, &LOCK, &Ask { proposed: P + 7, ..ASK });
+    assert_eq!(release(&node, &LOCK, A), "1");
+    assert_eq!(read(&node, &LOCK), format!("1 [0 0 0 {} ]", P + 7).replace(" ]", "  ]"));
+    at(&node, RETENTION);
+    assert!(node.get_raw("q:lock:a").is_some());
+    at(&node, RETENTION + 1);
+    assert_eq!(read(&node, &LOCK), "1 nil");
+}
+
+#[test]
+fn a_token_too_far_ahead_of_the_nodes_clock_is_refused() {
+    let node = node();
+    let ask = |proposed| Ask { proposed, ..ASK };
+    assert_eq!(acquire(&node, &LOCK, &ask(P + MINUTE_US + 1)), "-2");
+    assert_eq!(acquire(&node, &LOCK, &ask(P + MINUTE_US)), granted(P + MINUTE_US));
+}
+
+#[test]
+fn a_node_whose_marker_is_another_or_missing_abstains() {
+    let node = node();
+    node.command(&["SET", "q:node", "another"]).unwrap();
+    for reply in [acquire(&node, &LOCK, &ASK), extend(&node, &LOCK, A, P, "own"), heal(&node, &LOCK, A, P)] {
+        assert_eq!(reply, "-1 another");
+    }
+    node.flush();
+    for reply in [acquire(&node, &LOCK, &ASK), read(&node, &LOCK), issue(&node, "a", P), survey(&node)] {
+        assert_eq!(reply, "-1 nil");
+    }
+    assert_eq!(node.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn the_marker_is_replaced_only_where_it_is_what_the_caller_saw() {
+    let node = node();
+    let mark =
+        |seen: &str, new: &str| run(&node, Script::Mark, &strings(&["q:node"]), &strings(&[seen, new]));
+    assert_eq!(mark("", "new"), format!("0 {MARKER}"));
+    assert_eq!(mark(MARKER, "new"), "1 new");
+    node.flush();
+    assert_eq!(mark("new", "newer"), "0 nil");
+    assert_eq!(mark("", "newer"), "1 newer");
+    assert_eq!(run(&node, Script::Status, &strings(&["q:node"]), &[]), "1 newer");
+}
+
+#[test]
+fn a_release_that_overtakes_its_acquire_leaves_nothing() {
+    let node = node();
+    assert_eq!(release(&node, &BOTH, A), "0");
+    assert_eq!(acquire(&node, &BOTH, &ASK), "-3");
+    assert_eq!(heal(&node, &BOTH, A, P), "-3");
+    assert_eq!(node.keys(), ["q:node".to_owned(), tombstone(A)]);
+    assert_eq!(acquire(&node, &BOTH, &Ask { lease: B, ..ASK }), granted(P));
+    at(&node, 60_001);
+    assert!(node.get_raw(&tombstone(A)).is_none());
+}
+
+#[test]
+fn a_release_that_found_everything_needs_no_tombstone() {
+    let node = node();
+    acquire(&node, &BOTH, &ASK);
+    assert_eq!(release(&node, &BOTH, A), "1");
+    assert_eq!(node.keys(), ["q:lock:a", "q:lock:b", "q:node"]);
+    assert_eq!(release(&node, &BOTH, A), "0");
+}
+
+#[test]
+fn releasing_takes_nothing_from_another_lease() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    assert_eq!(release(&node, &LOCK, B), "0");
+    assert!(read(&node, &LOCK).contains(A));
+}
+
+#[test]
+fn releasing_an_expired_lease_is_no_release() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    at(&node, TTL);
+    assert_eq!(release(&node, &LOCK, A), "0");
+}
+
+#[test]
+fn what_is_no_record_stops_neither_a_release_nor_a_walk() {
+    let node = node();
+    for (kind, odd) in [("text", &["SET", "q:lock:a", "odd"][..]), ("type", &["ZADD", "q:lock:a", "1", "x"])]
+    {
+        node.command(&["DEL", "q:lock:a"]).unwrap();
+        assert_eq!(acquire(&node, &BOTH, &ASK), granted(P), "{kind}");
+        node.command(&["DEL", "q:lock:a"]).unwrap();
+        node.command(odd).unwrap();
+        let list =
+            || run(&node, Script::List, &strings(&["q:node"]), &strings(&[MARKER, "0", "q:lock:*", "100"]));
+        assert_eq!(list(), format!("1 0 [q:lock:b 30000 30000 {P} {P} {A} {{}}]"), "{kind}");
+        assert_eq!(release(&node, &BOTH, A), "0", "{kind}");
+        assert_eq!(list(), "1 0", "{kind}");
+        node.command(&["DEL", &tombstone(A), "q:lock:b"]).unwrap();
+    }
+}
+
+#[test]
+fn a_key_that_holds_something_else_is_an_error_and_never_a_vote() {
+    let node = node();
+    node.command(&["ZADD", "q:lock:b", "1", "x"]).unwrap();
+    assert!(acquire(&node, &BOTH, &ASK).starts_with("redis: WRONGTYPE"));
+    node.command(&["SET", "q:lock:b", "odd"]).unwrap();
+    assert!(acquire(&node, &BOTH, &ASK).contains("not a lease record"));
+    assert_eq!(node.keys(), ["q:lock:b", "q:node"]);
+}
+
+#[test]
+fn many_keys_are_granted_all_or_none() {
+    let node = node();
+    acquire(&node, &On::Locks(&["b"]), &ASK);
+    let reply = acquire(&node, &On::Locks(&["a", "b", "c"]), &Ask { lease: B, ..ASK });
+    assert!(reply.starts_with("0 [30000") && reply.contains(A), "{reply}");
+    assert_eq!(node.keys(), ["q:lock:b", "q:node"]);
+    release(&node, &On::Locks(&["b"]), A);
+    // The token is above the highest fence among them, and the same everywhere.
+    assert_eq!(acquire(&node, &On::Locks(&["a", "b", "c"]), &Ask { lease: B, ..ASK }), granted(P + 1));
+    let entry = format!("[30000 30000 {0} {0} {B} {{}}]", P + 1);
+    assert_eq!(read(&node, &On::Locks(&["a", "b", "c"])), format!("1 {entry} {entry} {entry}"));
+}
+
+#[test]
+fn a_message_that_comes_twice_gets_its_token_twice() {
+    let node = node();
+    assert_eq!(acquire(&node, &LOCK, &ASK), granted(P));
+    assert_eq!(acquire(&node, &LOCK, &ASK), granted(P));
+    release(&node, &LOCK, A);
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 1));
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 1));
+    // An issued token belongs to whoever it was issued to.
+    assert_eq!(issue(&node, "a", P), granted(P + 2));
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 3));
+}
+
+#[test]
+fn only_what_is_still_held_is_extended() {
+    let node = node();
+    assert_eq!(extend(&node, &LOCK, A, P, "own"), "0");
+    acquire(&node, &BOTH, &ASK);
+    assert_eq!(extend(&node, &BOTH, B, P, "own"), "0");
+    at(&node, 10_000);
+    assert_eq!(extend(&node, &BOTH, A, P, "keep"), "1 20000 30000 {} - ");
+    assert_eq!(extend(&node, &BOTH, A, P, "5000"), "1 5000 5000 {} - ");
+    assert_eq!(extend(&node, &BOTH, A, P, "own"), "1 5000 5000 {} - ");
+    at(&node, 15_000);
+    assert_eq!(extend(&node, &BOTH, A, P, "own"), "0");
+}
+
+#[test]
+fn the_raise_is_conditional_on_the_lease_and_never_lowers_a_fence() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    assert_eq!(extend(&node, &LOCK, B, P + 9, "keep"), "0");
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {P} {A} {{}}]"));
+    assert!(extend(&node, &LOCK, A, P + 5, "keep").starts_with('1'));
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {0} {0} {A} {{}}]", P + 5));
+    assert_eq!(issue(&node, "a", P), granted(P + 6));
+    assert!(extend(&node, &LOCK, A, P + 5, "own").starts_with('1'));
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {} {} {A} {{}}]", P + 5, P + 6));
+    release(&node, &LOCK, A);
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 7));
+}
+
+#[test]
+fn issuing_tokens_leaves_a_lease_held() {
+    let node = node();
+    assert_eq!(issue(&node, "a", P), granted(P));
+    assert_eq!(issue(&node, "a", P), granted(P + 1));
+    assert_eq!(acquire(&node, &LOCK, &ASK), granted(P + 2));
+    assert_eq!(issue(&node, "a", P), granted(P + 3));
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {} {} {A} {{}}]", P + 2, P + 3));
+    assert_eq!(issue(&node, "a", MAX), granted(MAX));
+    assert_eq!(release(&node, &LOCK, A), "1");
+}
+
+#[test]
+fn a_lost_lease_is_given_back_with_its_token() {
+    let node = node();
+    assert_eq!(heal(&node, &BOTH, A, P), "1");
+    assert_eq!(read(&node, &LOCK), format!("1 [20000 30000 {P} {P} {A} {{}}]"));
+    assert!(extend(&node, &BOTH, A, P, "own").starts_with('1'));
+}
+
+#[test]
+fn healing_takes_nothing_from_another_lease() {
+    let node = node();
+    acquire(&node, &On::Locks(&["b"]), &Ask { lease: B, ..ASK });
+    assert_eq!(heal(&node, &BOTH, A, P), "0");
+    assert_eq!(node.keys(), ["q:lock:b", "q:node"]);
+}
+
+#[test]
+fn healing_comes_too_late_once_a_later_token_is_known() {
+    let node = node();
+    acquire(&node, &LOCK, &Ask { lease: B, proposed: P + 1, ..ASK });
+    release(&node, &LOCK, B);
+    assert_eq!(heal(&node, &LOCK, A, P), "0");
+}
+
+#[test]
+fn a_healing_that_its_release_overtook_leaves_nothing() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    assert_eq!(release(&node, &LOCK, A), "1");
+    assert_eq!(heal(&node, &LOCK, A, P), "0");
+    assert!(read(&node, &LOCK).starts_with("1 [0 "));
+}
+
+#[test]
+fn an_expired_copy_of_the_lease_itself_is_healed() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    at(&node, TTL + 5);
+    assert_eq!(heal(&node, &LOCK, A, P), "1");
+    assert_eq!(read(&node, &LOCK), format!("1 [20000 30000 {P} {P} {A} {{}}]"));
+}
+
+#[test]
+fn a_lease_that_lost_one_of_its_keys_is_made_whole() {
+    let node = node();
+    acquire(&node, &BOTH, &ASK);
+    assert_eq!(issue(&node, "a", P), granted(P + 1));
+    node.command(&["DEL", "q:lock:b"]).unwrap();
+    assert_eq!(extend(&node, &BOTH, A, P, "own"), "0");
+    assert_eq!(heal(&node, &BOTH, A, P), "1");
+    // What was left is not shortened and keeps the issued token.
+    let (a, b) = (format!("[30000 30000 {P} {} {A} {{}}]", P + 1), format!("[30000 30000 {P} {P} {A} {{}}]"));
+    assert_eq!(read(&node, &BOTH), format!("1 {a} {b}"));
+    assert!(extend(&node, &BOTH, A, P, "own").starts_with('1'));
+
+    let slots = On::Slots(&[3]);
+    acquire(&node, &slots, &ASK);
+    node.command(&["DEL", &format!("{SEMAPHORE}//{A}")]).unwrap();
+    assert_eq!(extend(&node, &slots, A, P, "own"), "0");
+    assert_eq!(heal(&node, &slots, A, P), "1");
+    assert!(extend(&node, &slots, A, P, "own").starts_with('1'));
+}
+
+#[test]
+fn slots_are_taken_found_by_lease_and_freed() {
+    let node = node();
+    let slots = On::Slots(&[4, 11]);
+    assert_eq!(survey(&node), "1 [] 0");
+    assert_eq!(acquire(&node, &slots, &ASK), granted(P));
+    assert_eq!(survey(&node), "1 [11 4] 30000");
+    let refused = acquire(&node, &On::Slots(&[7, 11]), &Ask { lease: B, ..ASK });
+    assert!(refused.starts_with("0 [30000"), "{refused}");
+    assert_eq!(acquire(&node, &On::Slots(&[7]), &Ask { lease: B, ..ASK }), granted(P));
+    at(&node, 10_000);
+    assert_eq!(extend(&node, &slots, A, P, "own"), "1 30000 30000 {} - 4 11");
+    assert_eq!(survey(&node), "1 [7 11 4] 20000");
+    assert_eq!(release(&node, &slots, A), "1");
+    assert_eq!(survey(&node), "1 [7] 20000");
+    assert_eq!(extend(&node, &slots, A, P, "own"), "0");
+    at(&node, TTL);
+    assert_eq!(survey(&node), "1 [] 0");
+}
+
+#[test]
+fn a_grant_clears_the_index_of_what_has_expired() {
+    let node = node();
+    acquire(&node, &On::Slots(&[1]), &ASK);
+    at(&node, TTL);
+    acquire(&node, &On::Slots(&[2]), &Ask { lease: B, ..ASK });
+    assert_eq!(
+        node.command(&["ZRANGEBYSCORE", SEMAPHORE, "-inf", "+inf"]).unwrap(),
+        Value::List(vec![Value::Text("2".into())])
+    );
+    at(&node, TTL * 2 + 1);
+    assert!(!node.keys().contains(&SEMAPHORE.to_owned()));
+}
+
+#[test]
+fn an_index_of_the_wrong_type_leaves_no_slot_taken() {
+    let node = node();
+    node.command(&["SET", SEMAPHORE, "odd"]).unwrap();
+    assert!(acquire(&node, &On::Slots(&[1, 2]), &ASK).starts_with("redis: WRONGTYPE"));
+    assert!(heal(&node, &On::Slots(&[1, 2]), A, P).starts_with("redis: WRONGTYPE"));
+    assert_eq!(node.keys(), ["q:node", SEMAPHORE]);
+}
+
+#[test]
+fn a_retry_of_a_request_is_told_which_lease_it_has() {
+    let node = node();
+    let mine = Ask { request: "request-1", ..ASK };
+    acquire(&node, &LOCK, &mine);
+    let retry = Ask { lease: B, ..mine };
+    assert_eq!(acquire(&node, &LOCK, &retry), format!("0 [30000 30000 {P} {P} {A} 1 {{}}]"));
+
+    acquire(&node, &On::Slots(&[5, 6]), &mine);
+    // Whatever slot it asks for this time.
+    assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), format!("0 [30000 30000 {P} {P} {A} 1 {{}} 5 6]"));
+    assert_eq!(extend(&node, &On::Slots(&[5, 6]), A, P, "own"), "1 30000 30000 {} request-1 5 6");
+    release(&node, &On::Slots(&[5, 6]), A);
+    assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), granted(P));
+    // The first lease's release, come late, does not make the second one forgotten.
+    release(&node, &On::Slots(&[5, 6]), A);
+    let third = Ask { lease: "c", ..mine };
+    assert!(acquire(&node, &On::Slots(&[1]), &third).contains(B));
+}
+
+#[test]
+fn a_request_id_that_looks_like_a_lease_id_touches_no_lease() {
+    let node = node();
+    acquire(&node, &On::Slots(&[5]), &ASK);
+    assert_eq!(acquire(&node, &On::Slots(&[6]), &Ask { lease: B, request: A, ..ASK }), granted(P));
+    assert_eq!(extend(&node, &On::Slots(&[5]), A, P, "own"), "1 30000 30000 {} - 5");
+}
+
+#[test]
+fn out_of_memory_nothing_is_granted_and_everything_can_be_released() {
+    let node = node();
+    acquire(&node, &BOTH, &ASK);
+    acquire(&node, &On::Slots(&[1]), &Ask { lease: B, request: "request-1", ..ASK });
+    node.set_memory_full(true);
+    let full = "redis: OOM command not allowed when used memory > 'maxmemory'.";
+    assert_eq!(acquire(&node, &On::Locks(&["c"]), &Ask { lease: "c", ..ASK }), full);
+    assert_eq!(acquire(&node, &On::Slots(&[2]), &Ask { lease: "c", ..ASK }), full);
+    assert_eq!(extend(&node, &BOTH, A, P, "own"), full);
+    assert_eq!(release(&node, &BOTH, A), "1");
+    assert_eq!(release(&node, &On::Slots(&[1]), B), "1");
+    assert_eq!(read(&node, &LOCK), format!("1 [0 0 0 {P}  ]"));
+    // Not even the order of messages is lost.
+    assert_eq!(release(&node, &LOCK, "c"), "0");
+    node.set_memory_full(false);
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: "c", ..ASK }), "-3");
+}
+
+/// Counts hints, and calls the node from within each.
+struct Counting {
+    hints: AtomicUsize,
+    missed: AtomicUsize,
+    node: EmbeddedNode,
+}
+
+impl HintSink for Counting {
+    fn hint(&self, _: &str) {
+        self.hints.fetch_add(1, Ordering::Relaxed);
+        self.node.keys();
+    }
+
+    fn missed(&self) {
+        self.missed.fetch_add(1, Ordering::Relaxed);
+        self.node.keys();
+    }
+}
+
+fn listening(node: &EmbeddedNode) -> (EmbeddedNode, Arc<Counting>) {
+    let sink = Arc::new(Counting { hints: 0.into(), missed: 0.into(), node: node.connect() });
+    let connection = node.connect();
+    connection.listen(sink.clone());
+    (connection, sink)
+}
+
+#[tokio::test]
+async fn a_release_wakes_whoever_subscribed_and_no_one_else() {
+    let node = node();
+    let (first, first_sink) = listening(&node);
+    let (second, second_sink) = listening(&node);
+    assert_eq!(first.connections(), (1, 0));
+    first.subscribe("q:lock:a".into()).await.unwrap();
+    assert_eq!(first.connections(), (1, 1));
+    second.subscribe(SEMAPHORE.into()).await.unwrap();
+
+    acquire(&node, &BOTH, &ASK);
+    release(&node, &BOTH, A);
+    acquire(&node, &On::Slots(&[1, 2]), &Ask { lease: B, ..ASK });
+    release(&node, &On::Slots(&[1, 2]), B);
+    let counts = || (first_sink.hints.load(Ordering::Relaxed), second_sink.hints.load(Ordering::Relaxed));
+    assert_eq!(counts(), (1, 1));
+
+    run(&node, Script::Publish, &strings(&["q:lock:a", "q:lock:b", SEMAPHORE]), &[]);
+    assert_eq!(counts(), (2, 2));
+    first.unsubscribe("q:lock:a");
+    drop(second);
+    run(&node, Script::Publish, &strings(&["q:lock:a", SEMAPHORE]), &[]);
+    assert_eq!(counts(), (2, 2));
+}
+
+#[tokio::test]
+async fn a_lost_round_is_undone_silently() {
+    let node = node();
+    let (connection, sink) = listening(&node);
+    connection.subscribe("q:lock:a".into()).await.unwrap();
+    acquire(&node, &LOCK, &ASK);
+    let args = [strings(&[A]), numbers(&[RETENTION, 60_000, 1, 0])].concat();
+    assert_eq!(run(&node, Script::Release, &[tombstone(A), "q:lock:a".to_owned()], &args), "1");
+    assert_eq!(sink.hints.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_restart_breaks_each_connection_once_and_changes_the_run_id() {
+    let node = node();
+    let (other, sink) = listening(&node);
+    assert_eq!(other.identify().await.unwrap().run_id, "run-1");
+    acquire(&node, &LOCK, &ASK);
+    let before = other.generation();
+    node.restart("run-2", true);
+    assert_eq!(sink.missed.load(Ordering::Relaxed), 1);
+    assert!(matches!(other.eval(Script::Status, &["q:node"], &[]), Err(NodeError::Connection(_))));
+    assert_ne!(other.generation(), before);
+    assert_eq!(text(other.eval(Script::Status, &["q:node"], &[])), format!("1 {MARKER}"));
+    assert_eq!(node.identify().await.unwrap().run_id, "run-2");
+    assert!(read(&node, &LOCK).contains(A));
+    node.restart("run-3", false);
+    assert_eq!(node.identify().await.unwrap().run_id, "run-3");
+    assert_eq!(node.keys(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_identify_reports_can_be_set() {
+    let node = node().with_address("embedded-1");
+    node.set_eviction("allkeys-lru");
+    node.set_role("slave");
+    let identity = node.identify().await.unwrap();
+    assert_eq!(
+        (&*identity.eviction, &*identity.role, node.address()),
+        ("allkeys-lru", "slave", "embedded-1")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokios_paused_time_drives_the_nodes_clock() {
+    let node = EmbeddedNode::new("run-1", Arc::new(SeededClock::new(1, P)));
+    node.command(&["SET", "q:node", MARKER]).unwrap();
+    assert_eq!(acquire(&node, &LOCK, &ASK), granted(P));
+    tokio::time::advance(std::time::Duration::from_millis(TTL - 1)).await;
+    let ask = Ask { lease: B, ..ASK };
+    assert!(acquire(&node, &LOCK, &ask).starts_with("0 [1 "));
+    tokio::time::advance(std::time::Duration::from_millis(1)).await;
+    assert_eq!(acquire(&node, &LOCK, &ask), granted(P + 1));
+    // A node's own clock, set back, gives the lease time again.
+    at(&node, 0);
+    node.set_clock_offset_us(-10_000_000);
+    assert!(acquire(&node, &LOCK, &Ask { lease: A, ..ASK }).starts_with("0 [40000 "));
+}
+
+#[tokio::test]
+async fn a_submitted_call_is_answered_before_submit_returns() {
+    let node = node();
+    let command = Command::new(Script::Acquire).key(&tombstone(A)).key("q:lock:a").arg(A).arg("-");
+    let command = [TTL, P, MINUTE_US, RETENTION, 0, 1].into_iter().fold(command, Command::number).arg("{}");
+    let command = Arc::new(command);
+    let marker = Some(Marker { key: "q:node".into(), expected: MARKER.into() });
+    let (reply, mut receiver) = ReplyTo::new(command.clone(), None, tokio::time::Instant::now());
+    node.submit(Call { command, marker, reply });
+    let answer = receiver.try_recv().unwrap().unwrap();
+    assert!(answer.done);
+    assert_eq!(answer.node_ms, NOW_MS);
+    assert_eq!(answer.rest, [Value::Int(i64::try_from(P).unwrap())]);
+}

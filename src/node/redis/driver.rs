@@ -1,0 +1,358 @@
+//! One connection at work: everything queued becomes one write, every reply
+//! read goes to the call that stands first.
+//!
+//! It is one task and one hand-written poll, because each task between a caller
+//! and the socket costs a wake-up per batch, and each wake-up a queue, a lock
+//! and perhaps another thread.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+use super::pool::{Stream, put_info, read_identity};
+use super::queue::{Job, Queue};
+use super::resp::{self, Reply, ScriptBytes};
+use crate::node::{Call, Identity, NodeError, Script, Value};
+
+/// Calls written before the socket is looked at again.
+const BATCH_MAX: usize = 512;
+
+/// Room for replies, to begin with and again after a large one.
+const READ_BYTES: usize = 64 << 10;
+
+/// The buffer of requests is given back beyond this.
+const WRITE_BYTES_KEPT: usize = 1 << 20;
+
+/// What the reply at the head of the stream is for.
+enum Sent {
+    Call(Call),
+    /// Sent by text already: a second `NOSCRIPT` is answered as it is.
+    CallByText(Call),
+    /// The answer came too late and goes nowhere.
+    TimedOut,
+    /// One of the replies to `SCRIPT LOAD`.
+    Loaded(Script),
+    /// A part of `INFO`; the last one answers.
+    Info(Option<oneshot::Sender<Result<Identity, NodeError>>>),
+}
+
+struct Waiting {
+    sent: Sent,
+    since: Instant,
+}
+
+pub(super) struct Driver<'a> {
+    stream: &'a mut Stream,
+    queue: &'a Queue,
+    scripts: &'a ScriptBytes,
+    /// `run_id`s that this node had on earlier connections.
+    former: &'a [String],
+    node_timeout: Duration,
+
+    taken: VecDeque<Job>,
+    waiting: VecDeque<Waiting>,
+    /// How many at the front of `waiting` have timed out.
+    late: usize,
+    /// The parts of `INFO` so far, or what was wrong with one.
+    info: Result<String, NodeError>,
+    loading: bool,
+    /// Something waits in the queue and is left to gather company.
+    gathering: bool,
+
+    output: Vec<u8>,
+    written: usize,
+    input: Vec<u8>,
+    filled: usize,
+
+    last_read: Instant,
+    timer: Pin<Box<Sleep>>,
+    timer_set: bool,
+}
+
+impl<'a> Driver<'a> {
+    pub(super) fn new(
+        stream: &'a mut Stream,
+        queue: &'a Queue,
+        scripts: &'a ScriptBytes,
+        former: &'a [String],
+        node_timeout: Duration,
+    ) -> Self {
+        Self {
+            stream,
+            queue,
+            scripts,
+            former,
+            node_timeout,
+            taken: VecDeque::new(),
+            waiting: VecDeque::new(),
+            late: 0,
+            info: Ok(String::new()),
+            loading: false,
+            gathering: false,
+            output: Vec::new(),
+            written: 0,
+            input: vec![0; READ_BYTES],
+            filled: 0,
+            last_read: Instant::now(),
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            timer_set: false,
+        }
+    }
+
+    /// Works until the connection is of no use any more, answers all that it owes, and says why.
+    pub(super) async fn run(mut self) -> Arc<str> {
+        let reason = poll_fn(|cx| self.poll(cx)).await;
+        let error = NodeError::Connection(reason.clone());
+        // First shut, then answer: what comes in between finds the door closed.
+        let queued = self.queue.shut(error.clone());
+        for waiting in self.waiting.drain(..) {
+            match waiting.sent {
+                Sent::Call(call) | Sent::CallByText(call) => call.reply.send(Err(error.clone())),
+                Sent::Info(Some(to)) => drop(to.send(Err(error.clone()))),
+                Sent::Info(None) | Sent::TimedOut | Sent::Loaded(_) => {}
+            }
+        }
+        for job in self.taken.drain(..).chain(queued) {
+            job.refuse(error.clone());
+        }
+        reason
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Arc<str>> {
+        loop {
+            if let Err(reason) = self.read(cx) {
+                return Poll::Ready(reason);
+            }
+            let more = self.fetch(cx);
+            if let Err(reason) = self.write(cx) {
+                return Poll::Ready(reason);
+            }
+            if let Err(reason) = self.look_at_the_time(cx) {
+                return Poll::Ready(reason);
+            }
+            if !more {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Reads until the socket is empty, and answers.
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<(), Arc<str>> {
+        loop {
+            if self.filled == self.input.len() {
+                // A reply larger than the buffer.
+                self.input.resize(self.input.len() * 2, 0);
+            }
+            let mut buffer = ReadBuf::new(&mut self.input[self.filled..]);
+            match Pin::new(&mut *self.stream).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(error)) => return Err(error.to_string().into()),
+                Poll::Ready(Ok(())) if buffer.filled().is_empty() => return Err("closed by the node".into()),
+                Poll::Ready(Ok(())) => self.filled += buffer.filled().len(),
+            }
+            self.last_read = Instant::now();
+            self.answer()?;
+        }
+    }
+
+    fn answer(&mut self) -> Result<(), Arc<str>> {
+        let input = std::mem::take(&mut self.input);
+        let mut used = 0;
+        let outcome = loop {
+            match resp::parse(&input[used..self.filled]) {
+                Ok(None) => break Ok(()),
+                Ok(Some((reply, length))) => {
+                    used += length;
+                    if let Err(reason) = self.answer_one(reply) {
+                        break Err(reason);
+                    }
+                }
+                Err(malformed) => break Err(malformed.to_string().into()),
+            }
+        };
+        self.input = input;
+        if used == self.filled {
+            self.filled = 0;
+            if self.input.len() > READ_BYTES {
+                self.input = vec![0; READ_BYTES];
+            }
+        } else if used > 0 {
+            self.input.copy_within(used..self.filled, 0);
+            self.filled -= used;
+        }
+        outcome
+    }
+
+    fn answer_one(&mut self, reply: Reply) -> Result<(), Arc<str>> {
+        let Some(waiting) = self.waiting.pop_front() else {
+            return Err("protocol error: a reply that nobody asked for".into());
+        };
+        self.late = self.late.saturating_sub(1);
+        match waiting.sent {
+            Sent::Call(call) => match reply {
+                Reply::Error(error) if error.starts_with("NOSCRIPT") => self.send_by_text(call),
+                reply => call.reply.send(read_value(reply)),
+            },
+            Sent::CallByText(call) => call.reply.send(read_value(reply)),
+            Sent::TimedOut => {}
+            Sent::Loaded(script) => {
+                self.loading &= script as usize + 1 != Script::COUNT;
+            }
+            Sent::Info(to) => {
+                match (&mut self.info, read_value(reply)) {
+                    (Ok(info), Ok(Value::Text(part))) => info.push_str(&part),
+                    (Ok(_), Ok(_)) => self.info = Err(NodeError::Nonsense),
+                    (Ok(_), Err(error)) => self.info = Err(error),
+                    (Err(_), _) => {}
+                }
+                if let Some(to) = to {
+                    let info = std::mem::replace(&mut self.info, Ok(String::new()));
+                    let identity = info.and_then(|info| read_identity(&info).ok_or(NodeError::Nonsense));
+                    drop(to.send(identity));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The node has forgotten the script (`SCRIPT FLUSH`), so the call did not run. It is sent
+    /// once more, behind others that were submitted after it: where such a one was the release
+    /// of the same lease, its tombstone is there by now.
+    fn send_by_text(&mut self, call: Call) {
+        let since = Instant::now();
+        if !self.loading {
+            self.loading = true;
+            self.scripts.put_load(&mut self.output);
+            self.waiting.extend(Script::ALL.map(|script| Waiting { sent: Sent::Loaded(script), since }));
+        }
+        self.scripts.put_by_text(&call, &mut self.output);
+        self.waiting.push_back(Waiting { sent: Sent::CallByText(call), since });
+    }
+
+    /// Writes the queued calls into the buffer; says whether there are more of them.
+    fn fetch(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.taken.is_empty() {
+            if self.queue.poll_some(self.waiting.len(), cx).is_pending() {
+                return false;
+            }
+            if !self.gathering {
+                // The callers whose answers have just been read run after this and before the
+                // next poll, and submit: one write for all of them instead of one each.
+                self.gathering = true;
+                let _ = pin!(tokio::task::yield_now()).poll(cx);
+                return false;
+            }
+            self.queue.take(&mut self.taken);
+        }
+        self.gathering = false;
+        let since = Instant::now();
+        let batch = self.taken.len().min(BATCH_MAX);
+        for _ in 0..batch {
+            let Some(job) = self.taken.pop_front() else { break };
+            match job {
+                Job::Call(call) if self.is_stale(&call) => call.reply.send(Err(NodeError::Unmarked)),
+                Job::Call(call) => {
+                    self.scripts.put_by_hash(&call, &mut self.output);
+                    self.waiting.push_back(Waiting { sent: Sent::Call(call), since });
+                }
+                Job::Identify(to) => {
+                    let parts = put_info(&mut self.output);
+                    self.waiting.extend((1..parts).map(|_| Waiting { sent: Sent::Info(None), since }));
+                    self.waiting.push_back(Waiting { sent: Sent::Info(Some(to)), since });
+                }
+            }
+        }
+        !self.taken.is_empty()
+    }
+
+    /// Whether the call names a `run_id` that this node no longer has (PROTOCOL §4): it restarted,
+    /// the layer above has not noticed yet, and a marker restored from disk would match.
+    fn is_stale(&self, call: &Call) -> bool {
+        let Some(marker) = &call.marker else { return false };
+        self.former.iter().any(|run_id| marker.expected.contains(run_id.as_str()))
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Arc<str>> {
+        while self.written < self.output.len() {
+            let rest = &self.output[self.written..];
+            match Pin::new(&mut *self.stream).poll_write(cx, rest) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => return Err("closed by the node".into()),
+                Poll::Ready(Ok(length)) => self.written += length,
+                Poll::Ready(Err(error)) => return Err(error.to_string().into()),
+            }
+        }
+        if self.written > 0 {
+            self.written = 0;
+            self.output.clear();
+            self.output.shrink_to(WRITE_BYTES_KEPT);
+        }
+        match Pin::new(&mut *self.stream).poll_flush(cx) {
+            Poll::Ready(Err(error)) => Err(error.to_string().into()),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+        }
+    }
+
+    /// One timer for everything in flight. It is left alone while answers come in, and finds out
+    /// when it fires what has become of what it was set for.
+    fn look_at_the_time(&mut self, cx: &mut Context<'_>) -> Result<(), Arc<str>> {
+        loop {
+            if !self.timer_set {
+                let Some(next) = self.next_deadline() else { return Ok(()) };
+                self.timer.as_mut().reset(next);
+                self.timer_set = true;
+            }
+            match self.timer.as_mut().poll(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(()) => self.timer_set = false,
+            }
+            self.give_up_on_the_late(Instant::now())?;
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let timeout = self.waiting.get(self.late).map(|waiting| waiting.since + self.node_timeout);
+        let half_open = (self.late > 0).then(|| self.half_open_at()).flatten();
+        timeout.into_iter().chain(half_open).min()
+    }
+
+    /// When the silence will have lasted too long for the connection to be believed in.
+    fn half_open_at(&self) -> Option<Instant> {
+        let first = self.waiting.front()?;
+        Some(first.since.max(self.last_read) + 2 * self.node_timeout)
+    }
+
+    fn give_up_on_the_late(&mut self, now: Instant) -> Result<(), Arc<str>> {
+        while let Some(waiting) = self.waiting.get_mut(self.late) {
+            if waiting.since + self.node_timeout > now {
+                break;
+            }
+            self.late += 1;
+            match std::mem::replace(&mut waiting.sent, Sent::TimedOut) {
+                Sent::Call(call) | Sent::CallByText(call) => call.reply.send(Err(NodeError::Timeout)),
+                Sent::Info(Some(to)) => drop(to.send(Err(NodeError::Timeout))),
+                Sent::Info(None) | Sent::TimedOut => {}
+                Sent::Loaded(_) => self.loading = false,
+            }
+        }
+        match self.half_open_at() {
+            Some(at) if self.late > 0 && at <= now => Err("no reply for too long".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn read_value(reply: Reply) -> Result<Value, NodeError> {
+    match reply {
+        Reply::Value(value) => Ok(value),
+        Reply::Error(text) => Err(NodeError::Redis(text.into())),
+        Reply::Odd => Err(NodeError::Nonsense),
+    }
+}

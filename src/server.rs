@@ -1,0 +1,408 @@
+//! The process: the only place where everything is wired together, started and ended.
+//!
+//! [`assemble`] builds the layers from the inside out; [`run`] gives them a socket, a log
+//! and signals. Ending goes the other way round: on SIGTERM or SIGINT the service says "not
+//! ready" and ends all waiting, connections end with the request they serve, what is still
+//! owed to the nodes is paid, and the process exits 0; a second signal ends it at once.
+
+pub mod connection;
+pub mod listener;
+pub mod logging;
+pub mod tls;
+pub mod watch;
+
+use std::future::Future;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::api::auth::KeyRing;
+use crate::api::{self, App, Limits};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, LogFormat, Role, is_loopback};
+use crate::node::Node;
+use crate::node::embedded::EmbeddedNode;
+use crate::node::redis::{RedisNode, RedisOptions};
+use crate::quorum::{Engine, EngineOptions};
+use crate::service::{Service, WaitLimits};
+use crate::telemetry::{self, metrics};
+
+use connection::{Hub, Rules};
+use tls::Tls;
+
+/// How often the metrics' housekeeping runs.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// Kept back from `shutdown_timeout` for the last steps.
+const LAST_STEPS: Duration = Duration::from_millis(500);
+
+/// Why a server cannot start or go on, as a sentence for people.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(String);
+
+impl StartError {
+    fn new(what: &str, cause: impl std::fmt::Display) -> Self {
+        Self(format!("{what}: {cause}"))
+    }
+
+    fn of(cause: impl std::fmt::Display) -> Self {
+        Self(cause.to_string())
+    }
+}
+
+/// The layers, wired.
+struct Layers {
+    engine: Arc<Engine>,
+    service: Service,
+    keys: Option<Arc<KeyRing>>,
+    router: Router,
+}
+
+/// Nodes → engine → service → routes, from settings.
+fn assemble(config: &Config, prometheus: PrometheusHandle) -> Result<Layers, StartError> {
+    let engine = engine(config)?;
+    let limits =
+        WaitLimits { waiters_max: config.waiters_max, waiters_per_name_max: config.waiters_per_name_max };
+    let service = Service::new(Arc::clone(&engine), limits);
+    let keys = config.api_keys.as_deref().map(read_keys).transpose()?.map(Arc::new);
+    let gauges = service.clone();
+    let app = App {
+        service: service.clone(),
+        limits: Limits {
+            max_ttl_ms: config.max_ttl.as_millis() as u64,
+            max_wait_ms: config.max_wait.as_millis() as u64,
+            body_bytes_max: config.body_bytes_max,
+            streams_max: config.streams_max,
+        },
+        keys: keys.clone(),
+        render_metrics: Arc::new(move || {
+            gauges.refresh_gauges();
+            prometheus.render()
+        }),
+    };
+    Ok(Layers { engine, service, keys, router: api::router(Arc::new(app)) })
+}
+
+/// Nodes → engine.
+fn engine(config: &Config) -> Result<Arc<Engine>, StartError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let mut nodes: Vec<Arc<dyn Node>> = Vec::new();
+    for i in 0..config.embedded_nodes {
+        let run_id = format!("embedded-{}-{:032x}", i + 1, clock.random_bits());
+        nodes.push(Arc::new(EmbeddedNode::new(&run_id, Arc::clone(&clock))));
+    }
+    for url in &config.redis {
+        let options = RedisOptions {
+            node_timeout: config.node_timeout,
+            connect_timeout: config.connect_timeout,
+            ca_file: config.redis_ca.clone(),
+            ..RedisOptions::default()
+        };
+        let node = RedisNode::new(url.expose(), options)
+            .map_err(|cause| StartError::new(&format!("node {url}"), cause))?;
+        nodes.push(node);
+    }
+    let options = EngineOptions {
+        max_ttl_ms: config.max_ttl.as_millis() as u64,
+        fence_retention_ms: config.fence_retention.as_millis() as u64,
+        clock_bound_ms: config.clock_bound.as_millis() as u64,
+        key_prefix: config.key_prefix.clone(),
+    };
+    Ok(Engine::new(nodes, clock, options))
+}
+
+/// Serves until told to end. The exit code is 0 when all went as it should.
+///
+/// # Errors
+/// When it cannot start: says what is in the way.
+pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
+    let prometheus =
+        telemetry::install().map_err(|cause| StartError::new("cannot collect metrics", cause))?;
+    raise_file_limit(config.connections_max);
+    // Before anything that takes time, so that a taken port is told at once.
+    let listener = listener::bind(config.listen)
+        .map_err(|cause| StartError::new(&format!("cannot listen on {}", config.listen), cause))?;
+    let address = listener.local_addr().map_err(|cause| StartError::new("cannot listen", cause))?;
+    let tls = config.tls.clone().map(Tls::new).transpose();
+    let tls = tls.map_err(|cause| StartError::new("tls", cause))?.map(Arc::new);
+    let mut signals = Signals::new().map_err(|cause| StartError::new("cannot receive signals", cause))?;
+    let layers = assemble(&config, prometheus.clone())?;
+
+    match role {
+        // Embedded nodes are new at each start, which nobody but us can know.
+        Role::Dev { .. } => drop(layers.engine.initialize().await.map_err(StartError::of)?),
+        Role::Serve | Role::Init => layers.engine.ready_at_start().await.map_err(StartError::of)?,
+    }
+    layers.engine.start();
+
+    let hub = Hub::new(layers.router.clone(), rules(&config));
+    // Aborted when this returns, whichever way.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(housekeeping(Arc::clone(&hub), prometheus));
+    let sweeping = Arc::clone(&hub);
+    tasks.spawn(async move { sweeping.sweep().await });
+    watch_files(&mut tasks, &config, &layers, tls.as_ref(), &signals.reread);
+    let accepting = tasks.spawn(listener::accept(listener, Arc::clone(&hub), tls));
+    announce(&config, role, address);
+
+    let first = signals.end().await;
+    tracing::info!(
+        signal = first.name,
+        connections = hub.connections(),
+        in_flight = hub.in_flight(),
+        "draining"
+    );
+    let started = Instant::now();
+    layers.service.drain();
+    hub.drain();
+    let budget = config.shutdown_timeout.saturating_sub(LAST_STEPS);
+    tokio::select! {
+        () = emptied(&hub, budget, || accepting.abort()) => {}
+        second = signals.end() => {
+            tracing::warn!(signal = second.name, "ended at once");
+            return Ok(ExitCode::from(128 + second.number));
+        }
+    }
+    accepting.abort();
+    // Releases that a node has not confirmed yet. What stays ends with its ttl.
+    let paid = async {
+        while layers.engine.debts() > 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let _ = timeout(LAST_STEPS / 2, paid).await;
+    let left = hub.connections();
+    tracing::info!(took_ms = started.elapsed().as_millis() as u64, cut_off = left, "ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Marks the nodes of a new deployment and says what was done.
+///
+/// # Errors
+/// When a node cannot be reached or belongs to another deployment: names it.
+pub async fn initialize(config: Config) -> Result<String, StartError> {
+    let engine = engine(&config)?;
+    let report = engine.initialize().await.map_err(StartError::of)?;
+    let mut text = String::new();
+    for address in &report.marked {
+        text.push_str(&format!("marked {address}\n"));
+    }
+    for address in &report.left_to_quarantine {
+        text.push_str(&format!(
+            "left {address} to its quarantine: the deployment is not new, the node is blank\n"
+        ));
+    }
+    let known = report.total - report.marked.len() - report.left_to_quarantine.len();
+    text.push_str(&format!("{} nodes, {known} of them known before\n", report.total));
+    Ok(text)
+}
+
+fn rules(config: &Config) -> Rules {
+    Rules {
+        connections_max: config.connections_max,
+        in_flight_max: config.in_flight_max,
+        header_bytes_max: config.header_bytes_max,
+        header_timeout: config.header_timeout,
+        body_timeout: config.body_timeout,
+        idle_timeout: config.idle_timeout,
+        log_requests: config.log_requests,
+    }
+}
+
+fn read_keys(path: &std::path::Path) -> Result<KeyRing, StartError> {
+    let what = format!("api_keys: {}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|cause| StartError::new(&what, cause))?;
+    KeyRing::parse(&text).map_err(|cause| StartError::new(&what, cause))
+}
+
+/// Waits until all connections have ended, at most `budget`. The socket stays open for the
+/// first half of it, so that probes read "not ready" instead of nothing; `close` ends that.
+async fn emptied(hub: &Hub, budget: Duration, close: impl Fn()) {
+    let started = Instant::now();
+    let all_gone = async {
+        while timeout(Duration::from_secs(1), hub.emptied()).await.is_err() {
+            if started.elapsed() > budget / 2 {
+                close();
+            }
+            // Those that came since, and those that still send a head.
+            hub.drain();
+        }
+    };
+    // What is left then is cut off by the end of the process, and counted in the log.
+    let _ = timeout(budget, all_gone).await;
+}
+
+/// Keeps the figures of `/metrics` fresh, and small.
+async fn housekeeping(hub: Arc<Hub>, prometheus: PrometheusHandle) {
+    let mut every = tokio::time::interval(Duration::from_secs(1));
+    let mut upkept = Instant::now();
+    loop {
+        every.tick().await;
+        metrics().http_connections.set(hub.connections() as f64);
+        metrics().http_in_flight.set(hub.in_flight() as f64);
+        if upkept.elapsed() >= UPKEEP_EVERY {
+            prometheus.run_upkeep();
+            upkept = Instant::now();
+        }
+    }
+}
+
+/// Key file and certificates are read again when they change, and on SIGHUP.
+fn watch_files(
+    tasks: &mut JoinSet<()>,
+    config: &Config,
+    layers: &Layers,
+    tls: Option<&Arc<Tls>>,
+    reread: &Arc<Notify>,
+) {
+    // Each has a bell of its own; the one of the signal rings all of them.
+    let mut bells = Vec::new();
+    if let (Some(path), Some(keys)) = (config.api_keys.clone(), layers.keys.clone()) {
+        let bell = Arc::new(Notify::new());
+        bells.push(Arc::clone(&bell));
+        let reload = move || read_keys(&path).map(|ring| keys.replace(ring));
+        let paths = config.api_keys.iter().cloned().collect();
+        tasks.spawn(watch::watch("key file", paths, bell, reload));
+    }
+    if let Some(tls) = tls.cloned() {
+        let bell = Arc::new(Notify::new());
+        bells.push(Arc::clone(&bell));
+        tasks.spawn(watch::watch("certificates", tls.paths(), bell, move || tls.reload()));
+    }
+    let reread = Arc::clone(reread);
+    tasks.spawn(async move {
+        loop {
+            reread.notified().await;
+            bells.iter().for_each(|bell| bell.notify_one());
+        }
+    });
+}
+
+/// Says where it listens: in the log, and for `dev`, or wherever people read along, on stdout.
+fn announce(config: &Config, role: Role, address: SocketAddr) {
+    let url = format!("{}://{}", config.scheme(), reachable(address));
+    tracing::info!(%address, url, nodes = config.redis.len() + config.embedded_nodes, "listening");
+    let text = match role {
+        Role::Dev { nodes } => banner(&url, nodes, address),
+        _ if config.log_format == LogFormat::Text => format!("listening on {url}\n"),
+        _ => return,
+    };
+    // Whoever started us with a closed stdout does not want to know.
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}
+
+fn banner(url: &str, nodes: usize, address: SocketAddr) -> String {
+    let open = match is_loopback(address) {
+        true => "",
+        false => "Everyone who reaches this port can hold and release locks: there are no API keys.\n",
+    };
+    format!(
+        "listening on {url}\n\n\
+         Quorate {version}: locks, semaphores, leader election and fencing tokens over HTTP,\n\
+         here on {nodes} node{s} embedded in this process, to try things out. No Redis, no\n\
+         configuration, and all data ends with the process. {open}\n\n\
+         Take a lock, and look at it:\n\n  \
+           curl -s {url}/v1/locks/demo/acquire -H 'content-type: application/json' -d '{{\"ttl_ms\": 10000}}'\n  \
+           curl -s {url}/v1/locks/demo\n\n\
+         All calls: {url}/docs      The real thing: quorate serve --help      End: Ctrl-C\n\n",
+        version = env!("CARGO_PKG_VERSION"),
+        s = if nodes == 1 { "" } else { "s" },
+    )
+}
+
+/// The address for a URL: loopback in place of "all addresses".
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// As many open files as the system lets us have: each connection is one.
+fn raise_file_limit(connections_max: usize) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| hard));
+    match raised {
+        Ok(files) if files < connections_max as u64 + 100 => {
+            tracing::warn!(files, connections_max, "fewer open files allowed than connections");
+        }
+        Ok(_) => {}
+        Err(cause) => tracing::warn!(%cause, "cannot raise the limit of open files"),
+    }
+}
+
+/// The signals of a server.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// Told by SIGHUP.
+    reread: Arc<Notify>,
+    _hangups: JoinSet<()>,
+}
+
+/// A signal that ends the server.
+struct End {
+    name: &'static str,
+    number: u8,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let reread = Arc::new(Notify::new());
+        let mut hangup = signal(SignalKind::hangup())?;
+        let told = Arc::clone(&reread);
+        let mut hangups = JoinSet::new();
+        hangups.spawn(async move {
+            while hangup.recv().await.is_some() {
+                told.notify_one();
+            }
+        });
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            reread,
+            _hangups: hangups,
+        })
+    }
+
+    async fn end(&mut self) -> End {
+        tokio::select! {
+            _ = self.terminate.recv() => End { name: "SIGTERM", number: 15 },
+            _ = self.interrupt.recv() => End { name: "SIGINT", number: 2 },
+        }
+    }
+}
+
+/// Runs `task` on a runtime of `threads` threads. One thread is a runtime without any work
+/// stealing or waking of each other, which on few cores is faster than two.
+///
+/// # Errors
+/// When the system gives no threads.
+pub fn block_on<T>(threads: usize, task: impl Future<Output = T>) -> std::io::Result<T> {
+    let mut builder = match threads {
+        0 | 1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    let runtime = builder.enable_all().build()?;
+    let value = runtime.block_on(task);
+    // Whatever still runs belongs to nobody now.
+    runtime.shutdown_background();
+    Ok(value)
+}

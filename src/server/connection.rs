@@ -1,0 +1,524 @@
+//! One client connection: HTTP/1.1 or HTTP/2, its deadlines and its share of the limits.
+//!
+//! hyper alone cannot tell a client that dawdles over a request's head from one that
+//! keeps a connection for its next request (one timer covers both), so the deadlines are
+//! kept here: a connection notes in which [`Phase`] it is and since when, and one sweeper
+//! for all of them ends what is overdue. No connection has a timer of its own, and a
+//! request costs two atomic stores.
+//!
+//! Half-closing stays off: a client that closes its side is gone, hyper drops the handler,
+//! and what the handler was doing is undone (PROTOCOL.md §1.5).
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{Notify, futures::Notified};
+use tokio::time::{Instant, Sleep};
+use tower::Service as _;
+
+use crate::telemetry::{Refusal, metrics};
+
+/// How often overdue connections are looked for, and so how late a deadline may be.
+const SWEEP_EVERY: Duration = Duration::from_millis(500);
+
+/// How many streams one HTTP/2 connection may have open: long polls, mostly.
+const HTTP2_STREAMS_MAX: u32 = 4_096;
+
+/// What is said to a client beyond the limits, by requests and by connections.
+pub(super) const OVERLOADED: &str = concat!(
+    r#"{"type":"/problems/overloaded","title":"The server is at its limit","status":503,"#,
+    r#""detail":"As many clients as configured are being served. Try again, here or at another server.","#,
+    r#""code":"overloaded","retry_after_ms":1000}"#
+);
+
+/// What a connection may do.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Requests and streams at once.
+    pub in_flight_max: usize,
+    /// Size of a head.
+    pub header_bytes_max: usize,
+    /// Time for a head, and for a TLS handshake.
+    pub header_timeout: Duration,
+    /// Time for a body.
+    pub body_timeout: Duration,
+    /// Time between requests.
+    pub idle_timeout: Duration,
+    /// Whether answered requests are logged.
+    pub log_requests: bool,
+}
+
+/// Where all connections come together: the routes, the limits, the count.
+pub struct Hub {
+    router: Router,
+    rules: Rules,
+    http: auto::Builder<TokioExecutor>,
+    conns: Mutex<HashMap<u64, Arc<Conn>>>,
+    next_id: AtomicU64,
+    in_flight: AtomicUsize,
+    draining: AtomicBool,
+    /// Told when the last connection has gone.
+    empty: Notify,
+    /// Sweeps since the start: the coarse clock of all conns.
+    now: AtomicU32,
+}
+
+/// In which phase a connection is; decides which deadline it has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    /// A head, or the handshake before it, is awaited or under way.
+    Head,
+    /// At least one request is being served: no deadline here.
+    Busy,
+    /// Between two requests.
+    Idle,
+}
+
+/// What the hub knows of one connection.
+struct Conn {
+    phase: AtomicU8,
+    since: AtomicU32,
+    requests: AtomicU32,
+    http2: AtomicBool,
+    /// Set before `called` is told.
+    thrown_out: AtomicBool,
+    called: Notify,
+}
+
+impl Conn {
+    fn enter(&self, phase: Phase, now: u32) {
+        self.since.store(now, Ordering::Relaxed);
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    fn is(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Relaxed) == phase as u8
+    }
+}
+
+impl Hub {
+    /// Serves `router` under `rules`.
+    pub fn new(router: Router, rules: Rules) -> Arc<Self> {
+        let mut http = auto::Builder::new(TokioExecutor::new());
+        // No header_read_timeout: the sweeper's job. The timer is for HTTP/2's pings.
+        http.http1().half_close(false).max_buf_size(rules.header_bytes_max);
+        http.http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Duration::from_secs(15))
+            .keep_alive_timeout(Duration::from_secs(10))
+            .max_concurrent_streams(HTTP2_STREAMS_MAX)
+            .max_header_list_size(u32::try_from(rules.header_bytes_max).unwrap_or(u32::MAX))
+            .max_send_buf_size(64 * 1024)
+            .initial_stream_window_size(64 * 1024)
+            .initial_connection_window_size(1024 * 1024);
+        Arc::new(Self {
+            // Resolves the handlers' state once instead of at each request.
+            router: router.with_state(()),
+            rules,
+            http,
+            conns: Mutex::default(),
+            next_id: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
+            empty: Notify::new(),
+            now: AtomicU32::new(0),
+        })
+    }
+
+    /// A place for one more connection, unless there are as many as may be.
+    pub(super) fn admit(self: &Arc<Self>) -> Option<Place> {
+        let mut conns = self.conns();
+        if conns.len() >= self.rules.connections_max {
+            return None;
+        }
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let conn = Arc::new(Conn {
+            phase: AtomicU8::new(Phase::Head as u8),
+            since: AtomicU32::new(self.now.load(Ordering::Relaxed)),
+            requests: AtomicU32::new(0),
+            http2: AtomicBool::new(false),
+            thrown_out: AtomicBool::new(false),
+            called: Notify::new(),
+        });
+        conns.insert(id, Arc::clone(&conn));
+        Some(Place { hub: Arc::clone(self), conn, id })
+    }
+
+    /// Connections open now.
+    pub fn connections(&self) -> usize {
+        self.conns().len()
+    }
+
+    /// Requests and streams in flight now.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Every connection ends with its present request; idle ones at once. New ones get one
+    /// request answered each, so that a probe can still read "not ready".
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        for conn in self.conns().values() {
+            conn.called.notify_one();
+        }
+    }
+
+    /// Waits until no connection is open.
+    pub async fn emptied(&self) {
+        loop {
+            let told: Notified<'_> = self.empty.notified();
+            if self.conns().is_empty() {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    /// Ends connections that are overdue. Runs until dropped.
+    pub async fn sweep(&self) {
+        let ticks = |timeout: Duration| (timeout.as_millis() / SWEEP_EVERY.as_millis()) as u32 + 1;
+        let (head, idle) = (ticks(self.rules.header_timeout), ticks(self.rules.idle_timeout));
+        let mut every = tokio::time::interval(SWEEP_EVERY);
+        every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+            for conn in self.conns().values() {
+                let waited = now.saturating_sub(conn.since.load(Ordering::Relaxed));
+                if conn.is(Phase::Head) && waited > head {
+                    conn.thrown_out.store(true, Ordering::Relaxed);
+                    conn.called.notify_one();
+                    metrics().refused(Refusal::HeaderTimeout);
+                } else if conn.is(Phase::Idle) && waited > idle {
+                    conn.called.notify_one();
+                }
+            }
+        }
+    }
+
+    fn conns(&self) -> MutexGuard<'_, HashMap<u64, Arc<Conn>>> {
+        self.conns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One connection's place in the hub; given back on drop.
+pub(super) struct Place {
+    hub: Arc<Hub>,
+    conn: Arc<Conn>,
+    id: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut conns = self.hub.conns();
+        conns.remove(&self.id);
+        if conns.is_empty() {
+            // A map that was large once stays so otherwise.
+            conns.shrink_to(64);
+            self.hub.empty.notify_waiters();
+        }
+    }
+}
+
+impl Place {
+    /// Waits for `handshake`, unless it takes too long or the server drains.
+    pub(super) async fn shake<T>(&self, handshake: impl Future<Output = io::Result<T>>) -> Option<T> {
+        tokio::select! {
+            done = handshake => match done {
+                Ok(stream) => Some(stream),
+                Err(cause) => {
+                    tracing::debug!(%cause, "TLS handshake failed");
+                    None
+                }
+            },
+            () = self.conn.called.notified() => None,
+        }
+    }
+
+    /// Serves the connection to its end.
+    pub(super) async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let Self { hub, conn, .. } = &self;
+        let watched = Watched { stream, hub: Arc::clone(hub), conn: Arc::clone(conn) };
+        let handler = Handler { hub: Arc::clone(hub), conn: Arc::clone(conn) };
+        let service = service_fn(move |request| {
+            let handler = handler.clone();
+            async move { handler.answer(request).await }
+        });
+        let mut connection = pin!(hub.http.serve_connection(TokioIo::new(watched), service));
+        let mut told = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(cause) = ended {
+                        tracing::debug!(%cause, "connection broke");
+                    }
+                    return;
+                }
+                () = conn.called.notified() => {
+                    // A client that was asked to end and is still not busy has nothing to lose.
+                    if conn.thrown_out.load(Ordering::Relaxed) || (told && !conn.is(Phase::Busy)) {
+                        return;
+                    }
+                    told = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+/// A connection's way into the router.
+#[derive(Clone)]
+struct Handler {
+    hub: Arc<Hub>,
+    conn: Arc<Conn>,
+}
+
+impl Handler {
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Counted>, std::convert::Infallible> {
+        let Self { hub, conn } = self;
+        let flight = Flight::begin(&hub, &conn);
+        let old_http = request.version() < Version::HTTP_2;
+        let seen = hub.rules.log_requests.then(|| Seen::of(&request));
+
+        let mut response = if flight.beyond > hub.rules.in_flight_max && !is_probe(request.uri().path()) {
+            metrics().refused(Refusal::InFlight);
+            overloaded()
+        } else {
+            let timeout = hub.rules.body_timeout;
+            let request = request.map(|body| match http_body::Body::is_end_stream(&body) {
+                true => Body::empty(),
+                false => Body::new(Timed { body, timeout, sleep: None }),
+            });
+            match hub.router.clone().call(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        };
+
+        if old_http && hub.draining.load(Ordering::Relaxed) {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(seen) = seen {
+            seen.log(&response);
+        }
+        Ok(response.map(|body| Counted { body, _flight: flight }))
+    }
+}
+
+/// Probes and scrapes are answered under any load: a server that is busy must not be
+/// taken for a dead one.
+fn is_probe(path: &str) -> bool {
+    matches!(path, "/livez" | "/readyz" | "/metrics")
+}
+
+fn overloaded() -> Response<Body> {
+    let mut response = Response::new(Body::from(OVERLOADED));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// What the log says of a request. Names are no secrets; leases never stand in URLs.
+struct Seen {
+    method: axum::http::Method,
+    path: String,
+    started: Instant,
+}
+
+impl Seen {
+    fn of(request: &Request<Incoming>) -> Self {
+        Self {
+            method: request.method().clone(),
+            path: request.uri().path().to_owned(),
+            started: Instant::now(),
+        }
+    }
+
+    fn log(&self, response: &Response<Body>) {
+        let request_id = response.headers().get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or("");
+        tracing::info!(
+            method = %self.method,
+            path = self.path,
+            status = response.status().as_u16(),
+            latency_ms = self.started.elapsed().as_secs_f64() * 1e3,
+            request_id,
+            "answered"
+        );
+    }
+}
+
+/// One request in flight, until the last byte of its answer or the client is gone.
+struct Flight {
+    hub: Arc<Hub>,
+    conn: Arc<Conn>,
+    /// How many are in flight, this one counted.
+    beyond: usize,
+}
+
+impl Flight {
+    fn begin(hub: &Arc<Hub>, conn: &Arc<Conn>) -> Self {
+        conn.requests.fetch_add(1, Ordering::Relaxed);
+        conn.phase.store(Phase::Busy as u8, Ordering::Relaxed);
+        let beyond = hub.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { hub: Arc::clone(hub), conn: Arc::clone(conn), beyond }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.hub.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if self.conn.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.conn.enter(Phase::Idle, self.hub.now.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// The body of an answer, with the request's place in the count.
+struct Counted {
+    body: Body,
+    _flight: Flight,
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of a request, which has to arrive in time.
+struct Timed {
+    body: Incoming,
+    timeout: Duration,
+    /// Only made when the body has not arrived with the head.
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+/// The body of a request did not arrive in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the body did not arrive in time")]
+pub struct BodyTimeout;
+
+impl http_body::Body for Timed {
+    type Data = Bytes;
+    type Error = axum::BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let timeout = self.timeout;
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        match sleep.as_mut().poll(cx) {
+            Poll::Ready(()) => {
+                metrics().refused(Refusal::BodyTimeout);
+                Poll::Ready(Some(Err(Box::new(BodyTimeout))))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream that notes when a head begins to arrive.
+struct Watched<S> {
+    stream: S,
+    hub: Arc<Hub>,
+    conn: Arc<Conn>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let conn = &self.conn;
+        if conn.is(Phase::Busy) || conn.http2.load(Ordering::Relaxed) {
+            return polled;
+        }
+        let arrived = &buf.filled()[before..];
+        if conn.is(Phase::Head) && arrived.starts_with(b"PRI ") {
+            // HTTP/2's pings and settings look like heads from here. Its own limits and
+            // pings see to slow heads; a connection without requests is an idle one.
+            conn.http2.store(true, Ordering::Relaxed);
+            conn.enter(Phase::Idle, self.hub.now.load(Ordering::Relaxed));
+        } else if conn.is(Phase::Idle) && !arrived.is_empty() {
+            conn.enter(Phase::Head, self.hub.now.load(Ordering::Relaxed));
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

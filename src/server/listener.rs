@@ -1,0 +1,131 @@
+//! The listening socket: accepts, sets socket options, turns away what is too many.
+//!
+//! Beyond `max_connections` a client is told so (503 and a `Retry-After`) and closed, rather
+//! than left in the kernel's queue: a client in the queue looks served and is not. On a
+//! TLS port it is closed without a word, since words there cost a handshake.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+
+use super::connection::{Hub, OVERLOADED};
+use super::tls::Tls;
+use crate::telemetry::{Refusal, metrics};
+
+/// Clients that the kernel may keep until they are accepted.
+const BACKLOG: u32 = 4_096;
+
+/// Clients that are being told that they are too many; further ones are just closed.
+const FAREWELLS_MAX: usize = 256;
+
+/// The silence after which a client is asked whether it is still there, how often, and how
+/// many times. A holder that lost its power is noticed within half a minute.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 3);
+
+/// How long a client may leave what was sent to it unacknowledged.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
+
+/// Binds `address`.
+///
+/// # Errors
+/// As the operating system has it: the port is taken, the address is not ours.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
+    // A restarted server must not wait for its predecessor's connections to be forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Accepts until dropped. Connections that it accepted go on without it.
+pub async fn accept(listener: TcpListener, hub: Arc<Hub>, tls: Option<Arc<Tls>>) {
+    let farewells = Arc::new(Semaphore::new(FAREWELLS_MAX));
+    let mut failing = false;
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(cause) if is_of_one_client(&cause) => continue,
+            Err(cause) => {
+                // Out of file descriptors, mostly. Said once, or the log would fill too.
+                if !failing {
+                    tracing::error!(%cause, "cannot accept connections");
+                }
+                failing = true;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        failing = false;
+        set_options(&stream);
+        let Some(place) = hub.admit() else {
+            metrics().refused(Refusal::Connections);
+            if let (None, Ok(permit)) = (&tls, Arc::clone(&farewells).try_acquire_owned()) {
+                tokio::spawn(async move {
+                    turn_away(stream).await;
+                    drop(permit);
+                });
+            }
+            continue;
+        };
+        match &tls {
+            None => drop(tokio::spawn(place.serve(stream))),
+            Some(tls) => {
+                let handshake = tls.acceptor().accept(stream);
+                tokio::spawn(async move {
+                    if let Some(stream) = place.shake(handshake).await {
+                        place.serve(stream).await;
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Whether accepting failed because of the client that was next, not because of us.
+fn is_of_one_client(cause: &io::Error) -> bool {
+    use io::ErrorKind as K;
+    matches!(cause.kind(), K::ConnectionRefused | K::ConnectionAborted | K::ConnectionReset | K::Interrupted)
+}
+
+fn set_options(stream: &TcpStream) {
+    let (time, interval, retries) = KEEPALIVE;
+    let keepalive = TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries);
+    let socket = SockRef::from(stream);
+    let set = || -> io::Result<()> {
+        // Answers are small and whole: nothing to gain from waiting for more.
+        stream.set_nodelay(true)?;
+        socket.set_tcp_keepalive(&keepalive)?;
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+        Ok(())
+    };
+    if let Err(cause) = set() {
+        // The client is gone already, which the next read will say.
+        tracing::debug!(%cause, "cannot set socket options");
+    }
+}
+
+/// Says why and closes; waits a moment for the client's side, since closing on unread
+/// bytes resets the connection and the client would not see the answer.
+async fn turn_away(mut stream: TcpStream) {
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{OVERLOADED}",
+        OVERLOADED.len()
+    );
+    let talk = async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await?;
+        let mut ignored = [0; 512];
+        while stream.read(&mut ignored).await? > 0 {}
+        io::Result::Ok(())
+    };
+    // Whether the client listened is its own affair.
+    let _ = tokio::time::timeout(Duration::from_secs(1), talk).await;
+}

@@ -1,0 +1,86 @@
+//! Files that are read again when they change.
+//!
+//! By looking at them every few seconds: works for editors that rename, for Kubernetes'
+//! swapped symlinks and for network file systems, where notifications do not. What was
+//! read before stays in use while the new content is wrong, and the log says so once.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+
+/// How often to look.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Calls `reload` whenever the content of one of `paths` has changed, and when `now` is told.
+/// Runs until dropped.
+pub async fn watch<E: Display>(
+    what: &'static str,
+    paths: Vec<PathBuf>,
+    now: Arc<Notify>,
+    reload: impl Fn() -> Result<(), E>,
+) {
+    let mut seen = digest(&paths).await;
+    loop {
+        let asked = tokio::time::timeout(LOOK_EVERY, now.notified()).await.is_ok();
+        let found = digest(&paths).await;
+        if found == seen && !asked {
+            continue;
+        }
+        seen = found;
+        match reload() {
+            Ok(()) => tracing::info!("{what} read again"),
+            Err(cause) => tracing::error!(%cause, "{what} cannot be used; what was read before stays in use"),
+        }
+    }
+}
+
+/// Of all contents, so that no secret is kept; a file that cannot be read counts as empty.
+async fn digest(paths: &[impl AsRef<Path>]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for path in paths {
+        let content = tokio::fs::read(path.as_ref()).await.unwrap_or_default();
+        hash.update((content.len() as u64).to_le_bytes());
+        hash.update(&content);
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_changed_file_is_read_again_and_an_unchanged_one_is_not() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let reloads = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&reloads);
+        let task = tokio::spawn(watch("the file", vec![file.path().to_owned()], Arc::default(), move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Ok::<(), String>(())
+        }));
+        tokio::time::sleep(LOOK_EVERY + LOOK_EVERY / 4).await;
+        assert_eq!(reloads.load(Ordering::SeqCst), 0);
+        std::fs::write(file.path(), "new").unwrap();
+        tokio::time::sleep(LOOK_EVERY * 2 + LOOK_EVERY / 4).await;
+        assert_eq!(reloads.load(Ordering::SeqCst), 1);
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn being_told_reads_again_at_once() {
+        let now = Arc::new(Notify::new());
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let task = tokio::spawn(watch("nothing", Vec::new(), Arc::clone(&now), move || {
+            tell.send(()).map_err(|_| "nobody listens")
+        }));
+        now.notify_one();
+        tokio::time::timeout(LOOK_EVERY / 2, told.recv()).await.unwrap();
+        task.abort();
+    }
+}
