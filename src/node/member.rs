@@ -230,9 +230,8 @@ impl Member {
 
     /// Probes the node for ever, moves the gate and pays the debts.
     pub async fn keep(self: Arc<Self>, changed: Arc<Notify>) {
-        let mut generation = None;
         loop {
-            self.probe(&mut generation).await;
+            self.probe().await;
             changed.notify_waiters();
             self.metrics.connections(self.node.connections());
             if self.debts() > 0 && self.is_reachable() {
@@ -244,19 +243,16 @@ impl Member {
     }
 
     /// One look at the node: who it is, what marker it carries, whether it may vote.
-    pub async fn probe(self: &Arc<Self>, generation: &mut Option<u64>) {
+    pub async fn probe(self: &Arc<Self>) {
         // What fails from here on speaks against this probe's result.
         self.failed.store(false, Ordering::Release);
-        let seen = self.look(generation).await;
+        let seen = self.look().await;
         let now = self.clock.now();
         let verdict = {
             let mut board = lock(&self.board);
             match seen {
                 Ok((identity, marker)) => board.saw(self.index, identity, marker, now),
-                Err(_) => {
-                    *generation = None;
-                    board.lost(self.index);
-                }
+                Err(_) => board.lost(self.index),
             }
             board.judge(now).swap_remove(self.index)
         };
@@ -273,12 +269,8 @@ impl Member {
         }
     }
 
-    async fn look(
-        self: &Arc<Self>,
-        generation: &mut Option<u64>,
-    ) -> Result<(super::Identity, Option<String>), NodeError> {
+    async fn look(self: &Arc<Self>) -> Result<(super::Identity, Option<String>), NodeError> {
         let identity = self.node.identify().await?;
-        *generation = Some(self.node.generation());
         let status = Arc::new(calls::status(&self.keys));
         let answer = self.tell(&status).await?;
         Ok((identity, calls::read_marker(&answer)?))

@@ -293,14 +293,21 @@ impl Engine {
         Ok(())
     }
 
+    /// Looks at every node, giving those that do not answer yet a moment to be connected.
     async fn probe_all(&self) {
-        // Twice: the verdict on one node depends on what the others say.
-        for _ in 0..2 {
-            let probes = self.members.iter().map(|member| async move {
-                member.probe(&mut None).await;
-            });
-            futures_util::future::join_all(probes).await;
-        }
+        const PATIENCE: Duration = Duration::from_secs(2);
+        const AGAIN: Duration = Duration::from_millis(20);
+        let deadline = self.clock.now() + PATIENCE;
+        let reach = self.members.iter().map(|member| async move {
+            member.probe().await;
+            while member.standing() == Standing::Down && self.clock.now() < deadline {
+                tokio::time::sleep(AGAIN).await;
+                member.probe().await;
+            }
+        });
+        futures_util::future::join_all(reach).await;
+        // Once more: the verdict on one node depends on what the others say.
+        futures_util::future::join_all(self.members.iter().map(|member| member.probe())).await;
     }
 
     /// Marks the nodes of a new deployment: the operator's word that nothing was forgotten.

@@ -115,6 +115,8 @@ struct Contender<'a> {
     started: Instant,
     deadline: Instant,
     attempts: u32,
+    /// When the last round began.
+    round_at: Instant,
     order: Order,
     slots: Vec<u32>,
 }
@@ -141,6 +143,7 @@ impl Service {
             started,
             deadline: started + Duration::from_millis(options.wait_ms),
             attempts: 0,
+            round_at: started,
             order: Order::Parallel,
             slots: Vec::new(),
         };
@@ -424,6 +427,7 @@ impl Contender<'_> {
                 look_only,
             };
             self.attempts += 1;
+            self.round_at = self.service.engine.clock().now();
             let refusal = match self.service.engine.grant(&ask, self.order).await {
                 Round::Granted(won) => return Try::Granted(Box::new(self.granted(*won, note))),
                 Round::NoQuorum(nodes) => return Try::NoQuorum(nodes),
@@ -453,7 +457,7 @@ impl Contender<'_> {
             valid_until,
             note,
             slots: self.slots.clone(),
-            waited_ms: self.started.elapsed().as_millis() as u64,
+            waited_ms: (self.round_at - self.started).as_millis() as u64,
             attempts: self.attempts,
             nodes,
         };
@@ -484,7 +488,7 @@ impl Contender<'_> {
                     valid_until,
                     note: read_note(&stored.data),
                     slots: stored.slots,
-                    waited_ms: self.started.elapsed().as_millis() as u64,
+                    waited_ms: (self.round_at - self.started).as_millis() as u64,
                     attempts: self.attempts,
                     nodes,
                 };
