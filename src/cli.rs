@@ -93,7 +93,7 @@ struct DevArgs {
 #[derive(Debug, Args)]
 struct ServeArgs {
     /// File with settings (TOML); flags and environment come first
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
@@ -403,7 +403,7 @@ enum FenceCommand {
         /// The name
         name: String,
         /// The token
-        #[arg(value_name = "TOKEN", env = "QUORATE_FENCING_TOKEN")]
+        #[arg(value_name = "TOKEN", env = "QUORATE_FENCING_TOKEN", hide_env_values = true)]
         fencing_token: u64,
         #[command(flatten)]
         server: ServerArgs,
@@ -530,7 +530,7 @@ fn serve(args: &ServeArgs, role: Role) -> ExitCode {
         Ok(config) => config,
         Err(cause) => return wrong(exit::USAGE, cause),
     };
-    if let Err(cause) = server::logging::start(config.log_format, &config.log_level) {
+    if let Err(cause) = server::logging::start(&config) {
         return wrong(exit::USAGE, cause);
     }
     match server::block_on(config.threads, server::run(config, role)) {
@@ -549,7 +549,7 @@ fn initialize(args: &ServeArgs) -> ExitCode {
         Ok(config) => config,
         Err(cause) => return wrong(exit::USAGE, cause),
     };
-    if let Err(cause) = server::logging::start(config.log_format, &config.log_level) {
+    if let Err(cause) = server::logging::start(&config) {
         return wrong(exit::USAGE, cause);
     }
     match server::block_on(1, server::initialize(config)) {

@@ -204,7 +204,7 @@ pub struct Settings {
     pub log_format: Option<LogFormat>,
 
     /// What to log: error, warn, info, debug, trace, or directives such as
-    /// info,quorate::quorum=debug [default: info]
+    /// info,quorate::quorum=debug [default: info; dev: error]
     #[arg(long, value_name = "LEVEL", help_heading = "Process")]
     #[serde(deserialize_with = "scalar")]
     pub log_level: Option<String>,
@@ -665,6 +665,8 @@ impl Config {
                 None
             }
         };
+        // The banner says all that there is to say, until something is wrong.
+        let default_log_level = if matches!(role, Role::Dev { .. }) { "error" } else { "info" };
         let config = Self {
             listen: settings.listen.map_or(DEFAULT_LISTEN, |listen| listen.0),
             redis,
@@ -692,7 +694,7 @@ impl Config {
             shutdown_timeout: span(settings.shutdown_timeout, 25_000),
             threads: settings.threads.unwrap_or(1),
             log_format: settings.log_format.unwrap_or(LogFormat::Text),
-            log_level: settings.log_level.unwrap_or_else(|| "info".to_owned()),
+            log_level: settings.log_level.unwrap_or_else(|| default_log_level.to_owned()),
             log_requests: settings.log_requests.unwrap_or(false),
         };
         config.check(role, settings.insecure_no_auth.unwrap_or(false), &mut wrong);

@@ -128,7 +128,6 @@ fn engine(config: &Config) -> Result<Arc<Engine>, StartError> {
 pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
     let prometheus =
         telemetry::install().map_err(|cause| StartError::new("cannot collect metrics", cause))?;
-    raise_file_limit(config.connections_max);
     // Before anything that takes time, so that a taken port is told at once.
     let listener = listener::bind(config.listen)
         .map_err(|cause| StartError::new(&format!("cannot listen on {}", config.listen), cause))?;
@@ -145,7 +144,15 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
     }
     layers.engine.start();
 
-    let hub = Hub::new(layers.router.clone(), rules(&config));
+    let rules = rules(&config);
+    if rules.connections_max < config.connections_max {
+        tracing::warn!(
+            configured = config.connections_max,
+            allowed = rules.connections_max,
+            "the limit of open files allows fewer connections than configured"
+        );
+    }
+    let hub = Hub::new(layers.router.clone(), rules);
     // Aborted when this returns, whichever way.
     let mut tasks = JoinSet::new();
     tasks.spawn(housekeeping(Arc::clone(&hub), prometheus));
@@ -209,13 +216,12 @@ pub async fn initialize(config: Config) -> Result<String, StartError> {
 
 fn rules(config: &Config) -> Rules {
     Rules {
-        connections_max: config.connections_max,
+        connections_max: config.connections_max.min(open_files_max()),
         in_flight_max: config.in_flight_max,
         header_bytes_max: config.header_bytes_max,
         header_timeout: config.header_timeout,
         body_timeout: config.body_timeout,
         idle_timeout: config.idle_timeout,
-        log_requests: config.log_requests,
     }
 }
 
@@ -331,17 +337,24 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// As many open files as the system lets us have: each connection is one.
-fn raise_file_limit(connections_max: usize) {
+/// Raises the limit of open files, of which each connection is one, as far as the system lets
+/// us; how many connections fit. More would fail at being accepted, without a word to the client.
+fn open_files_max() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    /// For nodes, logs, files that are read again.
+    const OTHERS: u64 = 256;
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| hard));
     match raised {
-        Ok(files) if files < connections_max as u64 + 100 => {
-            tracing::warn!(files, connections_max, "fewer open files allowed than connections");
+        Ok(files) => {
+            let connections = files.saturating_sub(OTHERS).max(16);
+            tracing::debug!(files, connections, "open files");
+            usize::try_from(connections).unwrap_or(usize::MAX)
         }
-        Ok(_) => {}
-        Err(cause) => tracing::warn!(%cause, "cannot raise the limit of open files"),
+        Err(cause) => {
+            tracing::warn!(%cause, "cannot raise the limit of open files");
+            usize::MAX
+        }
     }
 }
 

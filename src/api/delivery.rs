@@ -12,17 +12,21 @@ use http_body::{Frame, SizeHint};
 use serde::Serialize;
 
 use super::problem::Problem;
-use crate::quorum::Grant;
+use crate::service::{Granted, Lease};
 
 /// 200 with `answer` as JSON.
 pub(super) fn json(answer: &impl Serialize) -> Result<Response, Problem> {
     to_bytes(answer).map(|bytes| of_type(bytes.into(), "application/json"))
 }
 
-/// 200 with a new lease as JSON. If the client leaves before the server has taken the body, the
-/// grant is undone: hyper drops the body unpolled then (PROTOCOL §1.5).
-pub(super) fn json_with_grant(answer: &impl Serialize, grant: Grant) -> Result<Response, Problem> {
-    let body = Delivery { data: Some(to_bytes(answer)?.into()), grant: Some(grant) };
+/// 200 with a new lease as JSON, the way `show` shows it. If the client leaves before the server
+/// has taken the body, the grant is undone: hyper drops the body unpolled then (PROTOCOL §1.5).
+pub(super) fn lease(
+    granted: Granted,
+    show: impl FnOnce(&Lease) -> Result<Vec<u8>, Problem>,
+) -> Result<Response, Problem> {
+    let data = show(&granted.lease)?.into();
+    let body = Delivery { data: Some(data), granted: Some(granted) };
     Ok(of_type(Body::new(body), "application/json"))
 }
 
@@ -33,7 +37,8 @@ pub(super) fn of_type(body: Body, media_type: &'static str) -> Response {
     response
 }
 
-fn to_bytes(answer: &impl Serialize) -> Result<Vec<u8>, Problem> {
+/// `answer` as JSON.
+pub(super) fn to_bytes(answer: &impl Serialize) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::with_capacity(512);
     // Only a map with keys that are no strings could fail, and no answer has one.
     serde_json::to_writer(&mut bytes, answer).map_err(|_| Problem::internal())?;
@@ -43,7 +48,7 @@ fn to_bytes(answer: &impl Serialize) -> Result<Vec<u8>, Problem> {
 /// A body that keeps the grant once its data is taken, and undoes it when dropped before.
 struct Delivery {
     data: Option<Bytes>,
-    grant: Option<Grant>,
+    granted: Option<Granted>,
 }
 
 impl HttpBody for Delivery {
@@ -54,8 +59,8 @@ impl HttpBody for Delivery {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(grant) = self.grant.take() {
-            grant.keep();
+        if let Some(granted) = self.granted.take() {
+            granted.deliver();
         }
         Poll::Ready(self.data.take().map(|data| Ok(Frame::data(data))))
     }

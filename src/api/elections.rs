@@ -78,7 +78,7 @@ impl Acquires for Election {
 
 /// Body of `campaign` and `hold`.
 #[derive(ToSchema)]
-#[schema(example = json!({"candidate": "host-2", "value": "10.0.0.2:7000", "ttl_ms": 10_000, "wait_ms": 60_000}))]
+#[schema(example = json!({"candidate": "host-2", "value": "10.0.0.2:7000", "ttl_ms": 10_000, "wait_ms": 5000}))]
 pub struct Campaign {
     /// Who campaigns.
     #[schema(value_type = String, min_length = 1, max_length = 128)]
@@ -114,7 +114,7 @@ impl Campaign {
 #[schema(example = json!({"lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000", "value": "10.0.0.2:7001"}))]
 pub struct Proclaim {
     /// The secret of the leader's lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}[01][0-9a-f]{13}$")]
+    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}(0[1-9a-f]|1[0-9a-f])[0-9a-f]{12}$")]
     lease_id: LeaseHandle,
     /// What all observers shall see.
     #[schema(value_type = String, max_length = 1024)]
@@ -136,7 +136,7 @@ impl Ask for Proclaim {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "name": "scheduler", "leader": "host-2", "value": "10.0.0.2:7000", "term": 1_790_000_000_000_000_u64,
-    "remaining_ms": 8000, "revision": "1790000000000000.0", "waiters": 1,
+    "remaining_ms": 8000, "revision": "65bfeda25e000-0", "waiters": 1,
     "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
 }))]
 pub struct ElectionState {
@@ -194,10 +194,10 @@ impl ElectionState {
 #[into_params(parameter_in = Query)]
 pub struct GetLeader {
     /// Answer as soon as the revision differs from this one, else after `wait_ms`.
-    #[param(max_length = 256, example = "1790000000000000.0")]
+    #[param(max_length = 256, example = "65bfeda25e000-0")]
     after: Option<String>,
     /// How long to wait for that, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured).
-    #[param(required = false, minimum = 0, default = 0, example = 30_000)]
+    #[param(required = false, minimum = 0, default = 0, example = 5000)]
     wait_ms: u64,
 }
 
@@ -323,7 +323,7 @@ pub(super) async fn get_leader(
     params(NamePath),
     responses(
         (status = 200, description = "The stream.", body = String, content_type = "text/event-stream",
-            example = "id: 1790000000000000.0\nevent: leader\ndata: {\"name\":\"scheduler\",\"leader\":\"host-2\", …}\n\n: heartbeat\n\n"),
+            example = "id: 65bfeda25e000-0\nevent: leader\ndata: {\"name\":\"scheduler\",\"leader\":\"host-2\", …}\n\n: heartbeat\n\n"),
         StreamProblems
     ),
     extensions(("x-events" = json!(streams::observe_events_doc())))

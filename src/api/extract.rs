@@ -167,8 +167,7 @@ async fn read_body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
     while let Some(chunk) = chunks.next().await {
-        // The client broke off, and will not see this answer either.
-        let Ok(chunk) = chunk else { return Err(Problem::invalid(Vec::new())) };
+        let Ok(chunk) = chunk else { return Err(Problem::broken_body()) };
         if first.len() + more.len() + chunk.len() > bytes_max {
             return Err(Problem::payload_too_large(bytes_max));
         }

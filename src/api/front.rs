@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -73,7 +74,7 @@ impl Route {
         })
     }
 
-    fn count(&self, method: usize, status: u16, started: Instant) {
+    fn count(&self, method: usize, status: u16, took: Duration) {
         let meter = self.meter(method);
         let at = STATUSES.iter().position(|&known| known == status).unwrap_or(STATUSES.len() - 1);
         let requests = meter.requests[at].get_or_init(|| {
@@ -81,7 +82,7 @@ impl Route {
                 "route" => self.template.clone(), "status" => STATUSES[at].to_string())
         });
         requests.increment(1);
-        meter.seconds.record(started.elapsed());
+        meter.seconds.record(took);
     }
 
     /// Whether the request may come in; notes the key for the extractors.
@@ -204,9 +205,10 @@ impl<F> Answering<F> {
         };
         response.headers_mut().insert(REQUEST_ID, self.id.clone());
         let status = response.status();
-        self.route.count(self.method, status.as_u16(), self.started);
+        let took = self.started.elapsed();
+        self.route.count(self.method, status.as_u16(), took);
         self.route.count_rejected(status);
-        self.log(status, problem.as_ref());
+        self.log(status, took, problem.as_ref());
         response
     }
 
@@ -216,10 +218,9 @@ impl<F> Answering<F> {
 
     /// One line per request. Contention is an answer, not a failure: at `info` a busy lock would
     /// flood the log. Neither names nor bodies are logged.
-    fn log(&self, status: StatusCode, problem: Option<&Problem>) {
+    fn log(&self, status: StatusCode, took: Duration, problem: Option<&Problem>) {
         let (route, method, id) = (self.route.template.as_str(), METHODS[self.method], self.id());
         let code = problem.map_or("", |problem| problem.kind().code());
-        let took = self.started.elapsed();
         macro_rules! line {
             ($level:ident) => {
                 tracing::$level!(
@@ -245,7 +246,7 @@ impl<F> Answering<F> {
 impl<F> Drop for Answering<F> {
     fn drop(&mut self) {
         if !matches!(self.work, Work::Done) {
-            self.route.count(self.method, CLIENT_LEFT, self.started);
+            self.route.count(self.method, CLIENT_LEFT, self.started.elapsed());
         }
     }
 }

@@ -27,8 +27,8 @@ pub struct AcquireTerms {
     /// Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
     #[schema(value_type = u64, minimum = 100, required = false, example = 30_000)]
     pub ttl_ms: u64,
-    /// How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0: one try.
-    #[schema(value_type = u64, minimum = 0, default = 0, required = false)]
+    /// How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0, or left out: one try.
+    #[schema(value_type = u64, minimum = 0, required = false, example = 5000)]
     pub wait_ms: u64,
     /// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same.
     #[schema(value_type = Option<String>, min_length = 8, max_length = 128, pattern = "^[A-Za-z0-9._~:@-]+$")]
@@ -86,7 +86,7 @@ impl Labels {
 #[schema(example = json!({"lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000", "ttl_ms": 30_000}))]
 pub struct Extend {
     /// The secret of the lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}[01][0-9a-f]{13}$")]
+    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}(0[1-9a-f]|1[0-9a-f])[0-9a-f]{12}$")]
     pub lease_id: LeaseHandle,
     /// The remaining time is set to this, never added: 100 to the server's `max_ttl`, in milliseconds. Left out: the lease's own ttl.
     #[schema(minimum = 100, example = 30_000)]
@@ -108,7 +108,7 @@ impl Ask for Extend {
 #[schema(example = json!({"lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000"}))]
 pub struct Release {
     /// The secret of the lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}[01][0-9a-f]{13}$")]
+    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}(0[1-9a-f]|1[0-9a-f])[0-9a-f]{12}$")]
     pub lease_id: LeaseHandle,
 }
 
@@ -151,8 +151,7 @@ pub async fn acquire(
     options: AcquireOptions,
 ) -> Result<Response, Problem> {
     let granted = ctx.service.acquire(&what.target(), options).await?;
-    let view = what.show(&granted.lease, ctx.wall_ms());
-    delivery::json_with_grant(&view, granted.grant)
+    delivery::lease(granted, |lease| delivery::to_bytes(&what.show(lease, ctx.wall_ms())))
 }
 
 /// A lease bound to the connection. Without waiting, a refusal is the plain 409.

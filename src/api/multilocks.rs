@@ -7,6 +7,7 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{Array, ArrayBuilder, ObjectBuilder, Type};
 
 use super::Shared;
 use super::auth::Key;
@@ -67,6 +68,22 @@ fn read_names(fields: &mut Fields<'_>) -> Option<Vec<Name>> {
     fields.require("names", names)
 }
 
+/// The items as the name in a path is; the derive macro can describe the array only.
+fn names_schema() -> Array {
+    let name = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .min_length(Some(1))
+        .max_length(Some(200))
+        .pattern(Some(r"^(\.{0,2}[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*|\.{3}[A-Za-z0-9._~:@-]*)$"));
+    ArrayBuilder::new()
+        .items(name)
+        .min_items(Some(2))
+        .max_items(Some(64))
+        .unique_items(true)
+        .description(Some("The names of the locks: 2 to 64, all different, in any order."))
+        .build()
+}
+
 fn permit_all(names: &[Name], key: &Key) -> Result<(), Problem> {
     names.iter().try_for_each(|name| key.permit(name))
 }
@@ -76,7 +93,7 @@ fn permit_all(names: &[Name], key: &Key) -> Result<(), Problem> {
 #[schema(example = json!({"names": ["accounts:7", "accounts:9"], "ttl_ms": 30_000, "wait_ms": 5000, "owner": "worker-7"}))]
 pub struct AcquireMultilock {
     /// The locks: 2 to 64 distinct names, in any order.
-    #[schema(value_type = Vec<String>, min_items = 2, max_items = 64)]
+    #[schema(schema_with = names_schema)]
     names: Vec<Name>,
     #[serde(flatten)]
     terms: AcquireTerms,
@@ -103,7 +120,7 @@ impl Ask for AcquireMultilock {
 #[schema(example = json!({"names": ["accounts:7", "accounts:9"], "lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000", "ttl_ms": 30_000}))]
 pub struct ExtendMultilock {
     /// All names of the lease, in any order.
-    #[schema(value_type = Vec<String>, min_items = 2, max_items = 64)]
+    #[schema(schema_with = names_schema)]
     names: Vec<Name>,
     #[serde(flatten)]
     extend: Extend,
@@ -128,10 +145,10 @@ impl Ask for ExtendMultilock {
 #[schema(example = json!({"names": ["accounts:7", "accounts:9"], "lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000"}))]
 pub struct ReleaseMultilock {
     /// All names of the lease, in any order.
-    #[schema(value_type = Vec<String>, min_items = 2, max_items = 64)]
+    #[schema(schema_with = names_schema)]
     names: Vec<Name>,
     /// The secret of the lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}[01][0-9a-f]{13}$")]
+    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}(0[1-9a-f]|1[0-9a-f])[0-9a-f]{12}$")]
     lease_id: LeaseHandle,
 }
 

@@ -20,7 +20,7 @@ const SCHEMAS: &str = "#/components/schemas/";
     info(
         title = "Quorate",
         description = "Locks, fencing tokens, counting semaphores and leader election over HTTP, granted by a majority of plain Redis servers.\n\nDurations are integer milliseconds. Tokens are integers below 2^53. A field that does not apply is left out, never null; a field that the server does not know is an error. Every answer that is not 2xx is `application/problem+json` with a `code`. A method that a path does not have is answered with 405 `method_not_allowed`.",
-        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+        license(name = "MIT", identifier = "MIT")
     ),
     servers((url = "/", description = "The server that serves this document.")),
     tags(
@@ -176,6 +176,10 @@ fn finish_operations(document: &mut Value) {
             if let Some(content) = operation["requestBody"].get_mut("content") {
                 close_request_objects(content, schemas);
                 add_examples(content, schemas);
+                let needed = content.as_object().into_iter().flat_map(Map::values).any(|media| {
+                    schema_name(media).is_none_or(|name| schemas[name].get("required").is_some())
+                });
+                operation["requestBody"]["required"] = json!(needed);
             }
             let Some(responses) = operation["responses"].as_object_mut() else { continue };
             for response in responses.values_mut().filter(|response| response.get("content").is_some()) {
@@ -243,7 +247,7 @@ fn to_3_0(mut document: Value) -> Value {
     document["openapi"] = json!("3.0.3");
     if let Some(license) = document["info"]["license"].as_object_mut() {
         license.remove("identifier");
-        license.insert("url".to_owned(), json!("https://spdx.org/licenses/"));
+        license.insert("url".to_owned(), json!("https://spdx.org/licenses/MIT.html"));
     }
     references_alone(&mut document);
     document
@@ -265,7 +269,20 @@ fn references_alone(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderMap;
+
+    use super::super::Limits;
+    use super::super::elections::{Campaign, Election, GetLeader, Proclaim};
+    use super::super::extract::{Ask, Context};
+    use super::super::fencing::CheckToken;
+    use super::super::fields::{Fields, Source};
+    use super::super::leases::{Extend, Release, Shows as _};
+    use super::super::locks::{AcquireLock, ListLocks, Lock};
+    use super::super::multilocks::{AcquireMultilock, ExtendMultilock, Multilock, ReleaseMultilock};
+    use super::super::semaphores::{AcquireSemaphore, Permits};
     use super::*;
+    use crate::domain::{self, Candidate, LeaseHandle, LeaseId, Name, Owner, Token};
+    use crate::service::{Lease, Nodes, Note};
 
     fn operations(document: &Value) -> Vec<(String, &Value)> {
         let mut operations = Vec::new();
@@ -396,6 +413,120 @@ mod tests {
                 }
             }
             check(&document, &document);
+        }
+    }
+
+    /// What `T` asks for when it is read.
+    fn asked<T: Ask>() -> BTreeSet<&'static str> {
+        let (limits, headers) = (Limits::default(), HeaderMap::new());
+        let mut fields = match T::SOURCE {
+            Source::Body => Fields::of_body(b""),
+            Source::Query => Fields::of_query(None),
+        };
+        let _ = T::read(&mut fields, &Context { limits: &limits, headers: &headers });
+        fields.asked().iter().copied().collect()
+    }
+
+    #[test]
+    fn request_schemas_have_exactly_the_fields_that_are_read() {
+        let document = document();
+        for (name, asked) in [
+            ("AcquireLock", asked::<AcquireLock>()),
+            ("AcquireMultilock", asked::<AcquireMultilock>()),
+            ("AcquireSemaphore", asked::<AcquireSemaphore>()),
+            ("Campaign", asked::<Campaign>()),
+            ("CheckToken", asked::<CheckToken>()),
+            ("Extend", asked::<Extend>()),
+            ("ExtendMultilock", asked::<ExtendMultilock>()),
+            ("Proclaim", asked::<Proclaim>()),
+            ("Release", asked::<Release>()),
+            ("ReleaseMultilock", asked::<ReleaseMultilock>()),
+        ] {
+            let schema = &document["components"]["schemas"][name];
+            let shown: BTreeSet<_> =
+                schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(shown, asked, "{name}");
+            assert_eq!(schema["additionalProperties"], false, "{name}");
+        }
+        for (path, asked) in
+            [("/v1/locks", asked::<ListLocks>()), ("/v1/elections/{name}", asked::<GetLeader>())]
+        {
+            let parameters = document["paths"][path]["get"]["parameters"].as_array().unwrap().iter();
+            let shown: BTreeSet<_> = parameters
+                .filter(|parameter| parameter["in"] == "query")
+                .map(|parameter| parameter["name"].as_str().unwrap())
+                .collect();
+            assert_eq!(shown, asked, "{path}");
+        }
+    }
+
+    #[test]
+    fn required_request_fields_are_those_that_are_missed() {
+        let (limits, headers) = (Limits::default(), HeaderMap::new());
+        let context = Context { limits: &limits, headers: &headers };
+        let mut fields = Fields::of_body(b"{}");
+        let asked = AcquireSemaphore::read(&mut fields, &context);
+        let problem = fields.finish(asked.map(|_| ())).unwrap_err().to_json("r");
+        let problem: Value = serde_json::from_slice(&problem).unwrap();
+        let missed: Vec<_> =
+            problem["errors"].as_array().unwrap().iter().map(|error| &error["field"]).collect();
+        let schema = &document()["components"]["schemas"]["AcquireSemaphore"];
+        assert_eq!(schema["required"], json!(missed));
+    }
+
+    #[test]
+    fn the_names_of_a_multilock_are_names_like_those_in_paths() {
+        let document = document();
+        let in_path = &document["paths"]["/v1/locks/{name}"]["get"]["parameters"][0]["schema"];
+        let in_body = &document["components"]["schemas"]["AcquireMultilock"]["properties"]["names"]["items"];
+        for keyword in ["type", "pattern", "minLength", "maxLength"] {
+            assert!(in_path.get(keyword).is_some(), "{keyword}");
+            assert_eq!(in_path[keyword], in_body[keyword]);
+        }
+    }
+
+    #[test]
+    fn answers_match_their_schemas() {
+        let note = Note {
+            acquired_at_ms: 1,
+            owner: Some(Owner::new("o").unwrap()),
+            candidate: Some(Candidate::new("c").unwrap()),
+            value: Some(domain::Value::new("v").unwrap()),
+            ..Note::default()
+        };
+        let handle = LeaseHandle { id: LeaseId::from_bits(7), token: Token::new(1 << 50).unwrap() };
+        let lease = Lease {
+            handle,
+            ttl_ms: 30_000,
+            valid_until: tokio::time::Instant::now(),
+            note,
+            slots: vec![1, 2],
+            waited_ms: 0,
+            attempts: 1,
+            nodes: Nodes { total: 3, quorum: 2, granted: 3, held: 0, failed: 0 },
+        };
+        let name = |text| Name::new(text).unwrap();
+        let (lock, multilock) = (Lock(name("a")), Multilock(vec![name("a"), name("b")]));
+        let (permits, election) = (Permits::new(name("a"), 5, 2), Election(name("a")));
+        let lease_id = handle.expose();
+        let document = document();
+        for (schema, answer) in [
+            ("Lease", serde_json::to_value(lock.show(&lease, 0)).unwrap()),
+            ("MultilockLease", serde_json::to_value(multilock.show(&lease, 0)).unwrap()),
+            ("SemaphoreLease", serde_json::to_value(permits.show(&lease, 0)).unwrap()),
+            ("Leadership", serde_json::to_value(election.show(&lease, 0)).unwrap()),
+        ] {
+            assert_eq!(answer["lease_id"], lease_id);
+            let schema = &document["components"]["schemas"][schema];
+            let example = schema["example"].as_object().unwrap();
+            for answer in [answer.as_object().unwrap(), example] {
+                for field in answer.keys() {
+                    assert!(schema["properties"].get(field).is_some(), "{field} is not in the schema");
+                }
+                for field in schema["required"].as_array().unwrap() {
+                    assert!(answer.contains_key(field.as_str().unwrap()), "{field} is missing");
+                }
+            }
         }
     }
 

@@ -234,6 +234,12 @@ impl Problem {
         Self::with(Kind::InvalidRequest, detail, More { errors, ..More::default() })
     }
 
+    /// The body ended too early, or took too long. Often nobody is there any more to read this.
+    pub fn broken_body() -> Self {
+        let message = "broke off before it was complete".into();
+        Self::invalid(vec![FieldError { field: "body".into(), message }])
+    }
+
     /// No key, or none that the server knows.
     pub fn unauthenticated(detail: &'static str) -> Self {
         Self::new(Kind::Unauthenticated, detail)

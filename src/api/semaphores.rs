@@ -27,6 +27,12 @@ pub struct Permits {
     permits: u32,
 }
 
+impl Permits {
+    pub(super) fn new(name: Name, limit: u32, permits: u32) -> Self {
+        Self { name, limit, permits }
+    }
+}
+
 /// A semaphore whose lease is extended: its limit is not part of the lease.
 struct Semaphore(Name);
 
@@ -99,8 +105,8 @@ pub struct AcquireSemaphore {
     /// How many permits there are. Each request is judged by its own limit, so that a rolling change works.
     #[schema(minimum = 1, maximum = 10_000)]
     limit: u32,
-    /// How many of them are asked for, all or nothing; at most `limit`.
-    #[schema(minimum = 1, maximum = 10_000, default = 1, required = false)]
+    /// How many of them are asked for, all or nothing; at most `limit`. Left out: 1.
+    #[schema(minimum = 1, maximum = 10_000, required = false)]
     permits: u32,
     #[serde(flatten)]
     terms: AcquireTerms,
@@ -163,7 +169,7 @@ pub(super) async fn acquire_semaphore(
     Call(name, asked): Call<AcquireSemaphore>,
 ) -> Result<Response, Problem> {
     let AcquireSemaphore { limit, permits, terms, labels } = asked;
-    leases::acquire(&ctx, Permits { name, limit, permits }, labels.into_options(terms)).await
+    leases::acquire(&ctx, Permits::new(name, limit, permits), labels.into_options(terms)).await
 }
 
 /// Extend a lease of permits.
@@ -256,7 +262,7 @@ pub(super) async fn hold_semaphore(
     Call(name, asked): Call<AcquireSemaphore>,
 ) -> Result<Response, Problem> {
     let AcquireSemaphore { limit, permits, terms, labels } = asked;
-    leases::hold(&ctx, &headers, Permits { name, limit, permits }, labels.into_options(terms)).await
+    leases::hold(&ctx, &headers, Permits::new(name, limit, permits), labels.into_options(terms)).await
 }
 
 #[cfg(test)]

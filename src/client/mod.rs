@@ -54,27 +54,35 @@ pub mod exit {
     pub const NOT_FOUND: u8 = 127;
 }
 
+/// Where a server is unless told otherwise.
+const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
+
 /// How to reach a server.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServerArgs {
     /// Where the server is
     #[arg(
         long,
-        global = true,
         value_name = "URL",
         env = "QUORATE_SERVER",
         hide_env_values = true,
-        default_value = "http://127.0.0.1:8080",
+        default_value = DEFAULT_SERVER,
         help_heading = "Server"
     )]
     pub server: String,
 
     /// Authorities (PEM) that the server's certificate may be from, besides the system's
-    #[arg(long, global = true, value_name = "FILE", env = "QUORATE_CA", help_heading = "Server")]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CA", hide_env_values = true, help_heading = "Server")]
     pub ca: Option<PathBuf>,
 
     /// Certificate and key (PEM, one file) to show to a server that wants one
-    #[arg(long, global = true, value_name = "FILE", env = "QUORATE_CLIENT_CERT", help_heading = "Server")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "QUORATE_CLIENT_CERT",
+        hide_env_values = true,
+        help_heading = "Server"
+    )]
     pub client_cert: Option<PathBuf>,
 }
 
@@ -351,7 +359,10 @@ impl Client {
     /// When an argument makes no sense or a file cannot be read.
     pub fn new(args: &ServerArgs) -> Result<Self, Failure> {
         let usage = |why: String| Failure::Usage(why);
-        let mut base = Url::parse(&args.server).map_err(|cause| usage(format!("--server: {cause}")))?;
+        // Empty variables are unset ones, as in compose files and charts.
+        let server = if args.server.is_empty() { DEFAULT_SERVER } else { &args.server };
+        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        let mut base = Url::parse(server).map_err(|cause| usage(format!("--server: {cause}")))?;
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(usage("--server: must be an http:// or https:// URL".to_owned()));
         }
@@ -360,7 +371,7 @@ impl Client {
             base.set_path(&format!("{}/", base.path()));
         }
         let mut headers = HeaderMap::new();
-        if let Ok(key) = std::env::var("QUORATE_API_KEY") {
+        if let Some(key) = std::env::var("QUORATE_API_KEY").ok().filter(|key| !key.trim().is_empty()) {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", key.trim()))
                 .map_err(|_| usage("QUORATE_API_KEY: no API key looks like this".to_owned()))?;
             value.set_sensitive(true);
@@ -383,14 +394,14 @@ impl Client {
             // The system's certificates are not needed, and in small containers there are none.
             builder = builder.tls_certs_only([]);
         }
-        if let Some(path) = &args.ca {
-            let pem = read(path)?;
+        if let Some(path) = given(&args.ca) {
+            let pem = read(&path)?;
             let wrong = |cause: reqwest::Error| usage(format!("--ca: {}: {cause}", path.display()));
             builder = builder.tls_certs_merge(Certificate::from_pem_bundle(&pem).map_err(wrong)?);
         }
-        if let Some(path) = &args.client_cert {
+        if let Some(path) = given(&args.client_cert) {
             let wrong = |cause: reqwest::Error| usage(format!("--client-cert: {}: {cause}", path.display()));
-            builder = builder.identity(Identity::from_pem(&read(path)?).map_err(wrong)?);
+            builder = builder.identity(Identity::from_pem(&read(&path)?).map_err(wrong)?);
         }
         let http = builder.build().map_err(|cause| usage(format!("--server: {}", causes(&cause))))?;
         Ok(Self { http, base })
@@ -572,15 +583,15 @@ impl Client {
         Ok(sent + Duration::from_millis(read_lease(&answer)?.validity_ms))
     }
 
-    /// Gives a lease back; tries for a moment.
+    /// Gives a lease back; tries for as long as `within`.
     ///
     /// # Errors
     /// When that did not help: the lease then ends with its ttl.
-    pub async fn release(&self, target: &Target, lease: &Lease) -> Result<bool, Failure> {
+    pub async fn release(&self, target: &Target, lease: &Lease, within: Duration) -> Result<bool, Failure> {
         let mut body = target.body();
         body.insert("lease_id".to_owned(), json!(lease.lease_id));
         let body = Value::Object(body);
-        let deadline = Instant::now() + TIDY_TIMEOUT;
+        let deadline = Instant::now() + within;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.call(Method::POST, &target.release_path(), Some(&body), left).await {
@@ -602,7 +613,7 @@ impl Client {
         let tidy = async {
             if let Ok((lease, _)) = self.try_acquire(target, &ask, request_id, Duration::ZERO).await {
                 // What cannot be given back ends within a second.
-                let _ = self.release(target, &lease).await;
+                let _ = self.release(target, &lease, TIDY_TIMEOUT).await;
             }
         };
         let _ = timeout(TIDY_TIMEOUT, tidy).await;

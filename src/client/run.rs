@@ -14,7 +14,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::process::{self, Running, Signals};
-use super::{Ask, Client, Failure, Grant, Lease, Target, exit, new_request_id};
+use super::{Ask, Client, Failure, Grant, Lease, TIDY_TIMEOUT, Target, exit, new_request_id};
+
+/// How long giving back may take after the lease was lost.
+const TIDY_LOST: Duration = Duration::from_millis(300);
 
 /// What to hold around what.
 #[derive(Debug, Clone)]
@@ -53,11 +56,13 @@ pub async fn run(client: &Client, job: &Job) -> u8 {
             process::status_of_start(&cause)
         }
     };
-    match client.release(&job.target, &grant.lease).await {
+    // What is lost needs no giving back, but a minority of nodes may still hold remains of it.
+    let within = if status == exit::LOST { TIDY_LOST } else { TIDY_TIMEOUT };
+    match client.release(&job.target, &grant.lease, within).await {
         Ok(true) => job.tell("released"),
         Ok(false) => job.tell("was not held any more when it was to be released"),
-        // Said aloud: others now wait for the rest of the ttl.
         Err(_) if status == exit::LOST => {}
+        // Said aloud: others now wait for the rest of the ttl.
         Err(failure) => say(format_args!("not released, ends with its ttl: {failure}")),
     }
     status
@@ -96,7 +101,7 @@ async fn hold(client: &Client, job: &Job, grant: &Grant, mut running: Running, s
     let lease = &grant.lease;
     let mut watch = Watch::new(lease.ttl_ms, grant.valid_until, job.kill_after);
     let mut next_try = if grant.retried { Instant::now() } else { watch.extend_at() };
-    let mut extension: Option<Pin<Box<dyn Future<Output = Result<Instant, Failure>> + '_>>> = None;
+    let mut extension: Option<Extending<'_>> = None;
     loop {
         let extending = extension.is_some();
         tokio::select! {
@@ -139,8 +144,11 @@ async fn hold(client: &Client, job: &Job, grant: &Grant, mut running: Running, s
     }
 }
 
-async fn poll<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + '_>>>) -> T {
-    match future {
+/// An extension under way: until when the lease is valid then.
+type Extending<'a> = Pin<Box<dyn Future<Output = Result<Instant, Failure>> + 'a>>;
+
+async fn poll(extension: &mut Option<Extending<'_>>) -> Result<Instant, Failure> {
+    match extension {
         Some(future) => future.await,
         None => std::future::pending().await,
     }

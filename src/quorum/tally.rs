@@ -83,15 +83,22 @@ pub fn token_of(granted: &[u64], total: usize) -> (u64, bool) {
 
 /// The lease that a quorum of nodes names, with its `remaining_ms` there: the smallest
 /// over the quorum that keeps it longest, since the lease ends when the quorum does.
+///
+/// A node that granted late may store a higher token than was reported, until the first
+/// extension; so the token is the one that a quorum stores or, where too few answered to
+/// tell, the smallest.
 pub fn holder<'a>(
     holdings: impl Iterator<Item = &'a Holding> + Clone,
     total: usize,
 ) -> Option<(&'a Holding, u64)> {
     let quorum = quorum_of(total);
-    let count = |lease: &LeaseId| holdings.clone().filter(|h| h.lease == *lease).count();
-    let holding = holdings.clone().find(|h| count(&h.lease) >= quorum)?;
-    let mut remaining: Vec<u64> =
-        holdings.clone().filter(|h| h.lease == holding.lease).map(|h| h.remaining_ms).collect();
+    let count = |fits: &dyn Fn(&Holding) -> bool| holdings.clone().filter(|h| fits(h)).count();
+    let lease: LeaseId = holdings.clone().find(|one| count(&|h| h.lease == one.lease) >= quorum)?.lease;
+    let of_lease = || holdings.clone().filter(|h| h.lease == lease);
+    let holding = of_lease()
+        .find(|one| count(&|h| h.lease == lease && h.token == one.token) >= quorum)
+        .or_else(|| of_lease().min_by_key(|h| h.token))?;
+    let mut remaining: Vec<u64> = of_lease().map(|h| h.remaining_ms).collect();
     remaining.sort_unstable_by(|a, b| b.cmp(a));
     Some((holding, remaining[quorum - 1]))
 }
@@ -232,6 +239,17 @@ mod tests {
         assert_eq!(holder(held.iter(), 3).unwrap().1, 50);
         let all = [holding(1, 50), holding(1, 60), holding(1, 70)];
         assert_eq!(holder(all.iter(), 3).unwrap().1, 60);
+    }
+
+    #[test]
+    fn a_late_grants_higher_token_is_not_the_leases() {
+        let with =
+            |remaining_ms, token| Holding { token: Token::new(token).unwrap(), ..holding(1, remaining_ms) };
+        let all = [with(50, 9), with(50, 5), with(50, 5)];
+        assert_eq!(holder(all.iter(), 3).unwrap().0.token.get(), 5);
+        assert_eq!(holder(all[..2].iter(), 3).unwrap().0.token.get(), 5);
+        let raised = [with(50, 9), with(50, 9), with(50, 5)];
+        assert_eq!(holder(raised.iter(), 3).unwrap().0.token.get(), 9);
     }
 
     #[test]

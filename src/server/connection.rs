@@ -29,7 +29,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, futures::Notified};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 use tower::Service as _;
 
 use crate::telemetry::{Refusal, metrics};
@@ -62,8 +62,6 @@ pub struct Rules {
     pub body_timeout: Duration,
     /// Time between requests.
     pub idle_timeout: Duration,
-    /// Whether answered requests are logged.
-    pub log_requests: bool,
 }
 
 /// Where all connections come together: the routes, the limits, the count.
@@ -298,7 +296,6 @@ impl Handler {
         let Self { hub, conn } = self;
         let flight = Flight::begin(&hub, &conn);
         let old_http = request.version() < Version::HTTP_2;
-        let seen = hub.rules.log_requests.then(|| Seen::of(&request));
 
         let mut response = if flight.beyond > hub.rules.in_flight_max && !is_probe(request.uri().path()) {
             metrics().refused(Refusal::InFlight);
@@ -318,9 +315,6 @@ impl Handler {
         if old_http && hub.draining.load(Ordering::Relaxed) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        if let Some(seen) = seen {
-            seen.log(&response);
-        }
         Ok(response.map(|body| Counted { body, _flight: flight }))
     }
 }
@@ -338,35 +332,6 @@ fn overloaded() -> Response<Body> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
-}
-
-/// What the log says of a request. Names are no secrets; leases never stand in URLs.
-struct Seen {
-    method: axum::http::Method,
-    path: String,
-    started: Instant,
-}
-
-impl Seen {
-    fn of(request: &Request<Incoming>) -> Self {
-        Self {
-            method: request.method().clone(),
-            path: request.uri().path().to_owned(),
-            started: Instant::now(),
-        }
-    }
-
-    fn log(&self, response: &Response<Body>) {
-        let request_id = response.headers().get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or("");
-        tracing::info!(
-            method = %self.method,
-            path = self.path,
-            status = response.status().as_u16(),
-            latency_ms = self.started.elapsed().as_secs_f64() * 1e3,
-            request_id,
-            "answered"
-        );
-    }
 }
 
 /// One request in flight, until the last byte of its answer or the client is gone.

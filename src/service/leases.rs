@@ -465,18 +465,28 @@ impl Contender<'_> {
     }
 
     /// The caller's own earlier request holds it: the same lease and token come back, with its
-    /// time set anew. `None` where only remains were left, which are gone now (§1.9).
+    /// time set anew. `None` where only a minority held its remains, which are gone now (§1.9).
     async fn resume(&self, same: &Holding, refusal: &Refusal) -> Option<Try> {
-        let total = self.service.engine.total();
-        let agreed = |token: Token| {
-            refusal.holdings.iter().filter(|h| h.lease == same.lease && h.token == token).count()
-        };
-        let token = refusal.holdings.iter().map(|h| h.token).find(|&token| agreed(token) >= quorum_of(total));
-        let Some(token) = token else {
-            return match self.service.engine.release(&self.scope, &same.lease).await {
-                Ok(_) => None,
-                Err(nodes) => Some(Try::NoQuorum(nodes)),
-            };
+        let quorum = quorum_of(self.service.engine.total());
+        let held = || refusal.holdings.iter().filter(|holding| holding.lease == same.lease);
+        let agreed = |token: Token| held().filter(|holding| holding.token == token).count();
+        let unknown = refusal.nodes.total - refusal.nodes.granted - refusal.nodes.held;
+        let token = match held().map(|holding| holding.token).find(|&token| agreed(token) >= quorum) {
+            Some(token) => token,
+            // Nodes that did not answer may hold it too, or know which token was reported:
+            // whoever got it may be at work, so nothing is touched.
+            None if held().count() + unknown as usize >= quorum && unknown > 0 => {
+                return Some(Try::NoQuorum(refusal.nodes));
+            }
+            // All have answered, and a quorum holds it with different tokens: the greatest is
+            // greater than all before it too, and is raised to a quorum now.
+            None if held().count() >= quorum => held().map(|holding| holding.token).max()?,
+            None => {
+                return match self.service.engine.release(&self.scope, &same.lease).await {
+                    Ok(_) => None,
+                    Err(nodes) => Some(Try::NoQuorum(nodes)),
+                };
+            }
         };
         let handle = LeaseHandle { id: same.lease, token };
         let renewal = Renewal::Ttl(self.options.ttl_ms);

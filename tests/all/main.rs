@@ -1,3 +1,25 @@
-//! All integration tests in one binary: one link, and one place for what they share.
+//! Everything from outside: the real binary over real `redis-server` processes, a file or folder
+//! per resource, mirroring the URLs; then what no single resource owns.
 
+mod redis_process;
+mod support;
+
+mod elections;
+mod fencing;
+mod locks;
+mod multilocks;
+mod semaphores;
+
+mod bad_input;
+mod cli_run;
+mod dev_server;
+mod disconnects;
+mod hold;
 mod layers;
+mod nodes_down;
+mod parity;
+mod redis_node;
+mod secrets;
+mod service;
+mod tokens;
+mod waiting;

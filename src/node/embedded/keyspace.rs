@@ -414,7 +414,7 @@ impl Keyspace {
     /// Returns the sink, as [`Keyspace::listen`] does.
     pub(super) fn leave(&mut self, id: u64) -> Option<Arc<dyn HintSink>> {
         let place = self.listeners.iter().position(|listener| listener.id == id)?;
-        self.listeners.swap_remove(place).sink
+        self.listeners.remove(place).sink
     }
 
     pub(super) fn is_subscribed(&self, id: u64) -> bool {

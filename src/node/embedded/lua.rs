@@ -23,7 +23,10 @@ redis = {
     if type(reply) == 'table' and reply.err then error(reply, 0) end
     return reply
   end,
-  error_reply = function(text) return {err = text} end,
+  error_reply = function(text)
+    text = text:gsub('^%-', '')
+    return {err = text:find(' ') and text or 'ERR ' .. text}
+  end,
   status_reply = function(text) return {ok = text} end,
 }
 dofile, loadfile, print = nil, nil, nil
@@ -59,7 +62,7 @@ impl Engine {
                     Reply::Error("ERR Lua redis lib command arguments must be strings or integers".into())
                 }
                 Some(words) if words.is_empty() => {
-                    Reply::Error("ERR Please specify at least one argument for this redis.call()".into())
+                    Reply::Error("ERR Please specify at least one argument for this redis lib call".into())
                 }
                 Some(words) => lock(&keyspace).execute(&words),
             };
@@ -226,9 +229,11 @@ mod tests {
             ("redis.call('ZADD', 'z', 1, 'a') return redis.call('GET', 'z')", wrong_type),
             ("redis.call('ZADD', 'z', 1, 'a') return redis.pcall('GET', 'z')", wrong_type),
             ("redis.call('FLUSHALL')", "ERR Unknown Redis command called from script"),
-            ("redis.call()", "ERR Please specify at least one argument for this redis.call()"),
+            ("redis.call()", "ERR Please specify at least one argument for this redis lib call"),
             ("redis.call('GET', {})", "ERR Lua redis lib command arguments must be strings or integers"),
             ("return redis.error_reply('NO way')", "NO way"),
+            ("return redis.error_reply('-NO way')", "NO way"),
+            ("return redis.error_reply('no')", "ERR no"),
             ("error('odd')", "ERR user_script:1: odd"),
             ("error({err = 'NO way'})", "NO way"),
             ("error()", "ERR nil"),

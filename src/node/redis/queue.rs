@@ -60,7 +60,10 @@ impl Queue {
         let mut state = self.lock();
         let refusal = match &state.shut {
             Some(reason) => reason.clone(),
-            None if state.jobs.len() + state.sent >= self.limit => NodeError::Overloaded,
+            // A full queue is no reason to take the node for dead: whoever asks who it is gets in.
+            None if state.jobs.len() + state.sent >= self.limit && matches!(job, Job::Call(_)) => {
+                NodeError::Overloaded
+            }
             None => {
                 state.jobs.push_back(job);
                 let driver = state.driver.take();

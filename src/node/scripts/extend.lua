@@ -11,7 +11,6 @@ local marker = redis.call('GET', KEYS[1])
 if marker ~= ARGV[1] then return {-1, 0, marker} end
 local now, now_us = clock()
 local token = tonumber(ARGV[3])
-if token > now_us + ARGV[5] then return {-2, now} end
 
 local keys, index, slots = KEYS, nil, ''
 if ARGV[7] == '0' then
@@ -29,7 +28,10 @@ for i = 2, #keys do
   if not record then return {0, now} end
   local fb, fu, _, _, ends, ttl, lease, asked, old = parse(record)
   if ends <= now or lease ~= ARGV[2] then return {0, now} end
-  if fb + fu < token then fb, fu = ARGV[3], '0' end
+  if fb + fu < token then
+    if token > now_us + ARGV[5] then return {-2, now} end
+    fb, fu = ARGV[3], '0'
+  end
   fences[i] = fb .. ' ' .. fu
   -- One lease: these are the same under every key.
   expires, own, request, data = ends, ttl, asked, old

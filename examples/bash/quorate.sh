@@ -1,0 +1,65 @@
+# shellcheck shell=bash
+# What the recipes share: a request, and its outcome as an exit status. Needs bash 5.1, curl, jq.
+# To be sourced. For more than a few lines, `quorate run` (docs/clients.md) is the shorter way.
+
+QUORATE_URL=${QUORATE_URL:-http://127.0.0.1:8080}
+
+# Exit statuses, the same as those of `quorate run`.
+readonly HELD=11 LOST=20 WRONG=64 UNAVAILABLE=70
+readonly OF_LEASE='with_entries(select(.key == "lease_id" or .key == "names"))'
+
+# api METHOD PATH [JSON]: prints the answer, JSON in any case. Body and key go to curl on stdin
+# and by a file, not as arguments, which everyone sees in `ps`: a lease_id is a secret.
+api() {
+  local answer status body=()
+  [[ -n ${3-} ]] && body=(-H 'Content-Type: application/json' --data-binary @-)
+  answer=$(curl -sS --connect-timeout 5 --max-time "${API_TIMEOUT:-90}" -w '\n%{http_code}' -X "$1" \
+    ${QUORATE_API_KEY:+-H @<(printf 'Authorization: Bearer %s' "$QUORATE_API_KEY")} \
+    "${body[@]}" "$QUORATE_URL$2" <<<"${3-}") || return $UNAVAILABLE
+  status=${answer##*$'\n'}
+  printf '%s\n' "${answer%$'\n'*}"
+  case $status in
+    2??) return 0 ;;
+    409) [[ $answer == *'"lease_lost"'* || $answer == *'"stale_token"'* ]] && return $LOST || return $HELD ;;
+    429 | 503) return $UNAVAILABLE ;;
+    *) return $WRONG ;;
+  esac
+}
+
+# acquire WHAT JSON: prints the lease. WHAT is locks/NAME, semaphores/NAME, elections/NAME or multilocks.
+acquire() {
+  case $1 in
+    elections/*) api POST "/v1/$1/campaign" "$2" ;;
+    *) api POST "/v1/$1/acquire" "$2" ;;
+  esac
+}
+
+# extend WHAT LEASE, release WHAT LEASE: LEASE is what `acquire` printed.
+extend() { api POST "/v1/$1/extend" "$(jq -c "$OF_LEASE" <<<"$2")"; }
+release() {
+  case $1 in
+    elections/*) api POST "/v1/$1/resign" "$(jq -c "$OF_LEASE" <<<"$2")" ;;
+    *) api POST "/v1/$1/release" "$(jq -c "$OF_LEASE" <<<"$2")" ;;
+  esac
+}
+
+# Milliseconds on a clock that nobody sets, where there is one.
+now_ms() {
+  local up
+  if read -r up _ 2>/dev/null </proc/uptime; then
+    echo $((${up/./} * 10))
+  else
+    echo $((${EPOCHREALTIME/./} / 1000))
+  fi
+}
+
+# A name that no other run of these examples uses.
+unique() { printf 'demo:%s:%s-%s' "$1" "$$" "$(now_ms)"; }
+
+# check CLAIM CONDITION…: the recipes are tests too.
+check() {
+  if "${@:2}"; then echo "ok   $1"; else
+    echo "FAIL $1"
+    exit 1
+  fi
+}

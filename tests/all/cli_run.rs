@@ -1,0 +1,373 @@
+//! The command line as its users meet it: the binary, its output, its exit statuses.
+#![allow(clippy::disallowed_methods, reason = "processes are waited for in real time")]
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::dev_server::{DevServer, ended, quorate, signal, until};
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn run_exits_as_its_command_did() {
+    let server = DevServer::start();
+    for (script, status) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -s TERM $$", 143)] {
+        let output = server.ask(&["run", "--lock", "a", "--", "sh", "-c", script]);
+        assert_eq!(output.status.code(), Some(status), "{script}: {}", text(&output.stderr));
+        assert!(!server.is_held("a"), "given back after {script}");
+    }
+    assert_eq!(server.ask(&["run", "--lock", "a", "--", "/nonexistent/command"]).status.code(), Some(127));
+    assert_eq!(server.ask(&["run", "--lock", "a", "--", "/"]).status.code(), Some(126));
+    assert!(!server.is_held("a"));
+}
+
+#[test]
+fn run_is_quiet_unless_told_otherwise() {
+    let server = DevServer::start();
+    let quiet = server.ask(&["run", "--lock", "a", "--", "echo", "hello"]);
+    assert_eq!((text(&quiet.stdout), text(&quiet.stderr)), ("hello\n".to_owned(), String::new()));
+    let loud = server.ask(&["run", "-v", "--lock", "a", "--", "echo", "hello"]);
+    assert_eq!(text(&loud.stdout), "hello\n");
+    for word in ["acquired", "released"] {
+        assert!(text(&loud.stderr).contains(word), "{}", text(&loud.stderr));
+    }
+}
+
+#[test]
+fn the_command_finds_its_lease_in_the_environment() {
+    let server = DevServer::start();
+    let binary = crate::dev_server::QUORATE;
+    let script = format!("{binary} lock extend a && {binary} lock get a && echo $QUORATE_FENCING_TOKEN");
+    let output = server.ask(&["run", "--lock", "a", "--owner", "me", "--", "sh", "-c", &script]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let stdout = text(&output.stdout);
+    let lines: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines[0]["fencing_token"], lines[2]);
+    assert_eq!(lines[1]["fencing_token"], lines[2]);
+    assert_eq!(lines[1]["owner"], "me");
+    assert_eq!(lines[1].get("lease_id"), None);
+}
+
+#[test]
+fn what_is_held_is_not_acquired_and_the_command_does_not_run() {
+    let server = DevServer::start();
+    server.json(&["lock", "acquire", "a", "--owner", "somebody"]);
+    for (wait, at_least) in [("0", 0), ("300ms", 300)] {
+        let started = Instant::now();
+        let output = server.ask(&["run", "--lock", "a", "--wait", wait, "--", "echo", "ran"]);
+        assert_eq!(output.status.code(), Some(11));
+        assert_eq!(text(&output.stdout), "");
+        assert!(text(&output.stderr).contains("somebody"), "{}", text(&output.stderr));
+        assert!(started.elapsed() >= Duration::from_millis(at_least));
+    }
+}
+
+#[test]
+fn run_waits_as_long_as_it_takes_even_beyond_the_servers_longest_wait() {
+    let server = DevServer::start_with(&["--max-wait", "300ms"]);
+    let held = server.json(&["lock", "acquire", "a"]);
+    let mut waiting = server.command(&["run", "--lock", "a", "--", "true"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(waiting.try_wait().unwrap(), None);
+    server.json(&["lock", "release", "a", "--lease-id", held["lease_id"].as_str().unwrap()]);
+    assert_eq!(ended(&mut waiting), 0);
+}
+
+#[test]
+fn run_extends_what_it_holds() {
+    let server = DevServer::start();
+    let mut running =
+        server.command(&["run", "--lock", "a", "--ttl", "500ms", "--", "sleep", "2"]).spawn().unwrap();
+    until("held", || server.is_held("a"));
+    let token = server.json(&["lock", "get", "a"])["fencing_token"].clone();
+    while running.try_wait().unwrap().is_none() {
+        let seen = server.json(&["lock", "get", "a"]);
+        // Between its end and ours it may have given the lock back.
+        if running.try_wait().unwrap().is_none() && seen["held"] == true {
+            assert_eq!(seen["fencing_token"], token);
+        }
+    }
+    assert_eq!(ended(&mut running), 0);
+    assert!(!server.is_held("a"));
+}
+
+#[test]
+fn a_lost_lease_ends_the_command_and_what_it_started() {
+    let server = DevServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let pids = folder.path().join("pids");
+    let script = format!("sleep 60 & echo $! > {0}.new; mv {0}.new {0}; wait", pids.display());
+    let mut running = server
+        .command(&["run", "--lock", "a", "--ttl", "900ms", "--", "sh", "-c", &script])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("started", || pids.exists());
+    let sleeper = std::fs::read_to_string(&pids).unwrap();
+    server.json(&["lock", "force-release", "a"]);
+    assert_eq!(ended(&mut running), 20);
+    until("the child of the command is gone", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", sleeper.trim())).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z")
+    });
+    let mut stderr = String::new();
+    std::io::Read::read_to_string(&mut running.stderr.take().unwrap(), &mut stderr).unwrap();
+    assert!(stderr.contains("lease_lost"), "{stderr}");
+}
+
+#[test]
+fn without_a_server_the_command_is_ended_before_the_lease_is_over() {
+    let mut server = DevServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("told");
+    let script = format!("trap 'touch {}; exit 0' TERM; while :; do sleep 0.05; done", told.display());
+    let mut running =
+        server.command(&["run", "--lock", "a", "--ttl", "3s", "--", "sh", "-c", &script]).spawn().unwrap();
+    until("held", || server.is_held("a"));
+    // Whatever was granted or extended before now ends within a ttl from now.
+    let gone = Instant::now();
+    server.child().kill().unwrap();
+    server.child().wait().unwrap();
+    until("told to end", || told.exists());
+    assert!(gone.elapsed() < Duration::from_secs(3), "{:?}", gone.elapsed());
+    assert_eq!(ended(&mut running), 20);
+}
+
+#[test]
+fn a_hanging_server_does_not_keep_the_command_alive() {
+    let mut server = DevServer::start();
+    let mut running =
+        server.command(&["run", "--lock", "a", "--ttl", "2s", "--", "sleep", "60"]).spawn().unwrap();
+    until("held", || server.is_held("a"));
+    let pid = server.child().id();
+    let stopped = Instant::now();
+    signal("STOP", pid);
+    until("ended", || running.try_wait().unwrap().is_some() || stopped.elapsed() > Duration::from_secs(20));
+    // It acts in time, and then tries for a moment to give back.
+    assert!(stopped.elapsed() < Duration::from_secs(5), "{:?}", stopped.elapsed());
+    signal("CONT", pid);
+    assert_eq!(ended(&mut running), 20);
+}
+
+#[test]
+fn a_command_that_is_deaf_is_killed() {
+    let server = DevServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let started = folder.path().join("started");
+    let script = format!("trap '' TERM; touch {}; while :; do sleep 0.05; done", started.display());
+    let words = ["run", "--lock", "a", "--ttl", "600ms", "--kill-after", "200ms", "--", "sh", "-c", &script];
+    let mut running = server.command(&words).spawn().unwrap();
+    until("started", || started.exists());
+    server.json(&["lock", "force-release", "a"]);
+    assert_eq!(ended(&mut running), 20);
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let server = DevServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    for (name, status) in [("TERM", 31), ("INT", 32), ("HUP", 33), ("USR1", 34), ("USR2", 35), ("QUIT", 36)] {
+        let ready = folder.path().join(name);
+        let script =
+            format!("trap 'exit {status}' {name}; touch {}; while :; do sleep 0.05; done", ready.display());
+        let mut running = server.command(&["run", "--lock", "a", "--", "sh", "-c", &script]).spawn().unwrap();
+        until("started", || ready.exists());
+        signal(name, running.id());
+        assert_eq!(ended(&mut running), status, "{name}");
+        assert!(!server.is_held("a"), "{name}");
+    }
+}
+
+#[test]
+fn a_signal_while_waiting_leaves_nothing_behind() {
+    let server = DevServer::start();
+    let held = server.json(&["lock", "acquire", "a"]);
+    for (name, status) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
+        let mut waiting = server.command(&["run", "--lock", "a", "--", "true"]).spawn().unwrap();
+        until("waiting", || server.waiters("a") == 1);
+        signal(name, waiting.id());
+        assert_eq!(ended(&mut waiting), status, "{name}");
+        until("left", || server.waiters("a") == 0);
+    }
+    server.json(&["lock", "release", "a", "--lease-id", held["lease_id"].as_str().unwrap()]);
+    until("free", || !server.is_held("a"));
+    server.json(&["lock", "acquire", "a"]);
+}
+
+#[test]
+fn run_gives_up_where_there_is_no_server() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for wait in [&["--wait", "0"][..], &["--wait", "5s"], &[]] {
+        let started = Instant::now();
+        let server = format!("http://{nobody}");
+        let mut command = quorate();
+        command.args(["run", "--server", &server, "--lock", "a"]).args(wait).args(["--", "true"]);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(70), "{}", text(&output.stderr));
+        assert!(started.elapsed() < Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn a_server_that_is_replaced_while_we_wait_is_ridden_through() {
+    let mut server = DevServer::start();
+    let address = server.address().to_string();
+    server.json(&["lock", "acquire", "a"]);
+    let mut waiting = server.command(&["run", "--lock", "a", "--", "true"]).spawn().unwrap();
+    until("waiting", || server.waiters("a") == 1);
+    server.child().kill().unwrap();
+    server.child().wait().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(waiting.try_wait().unwrap(), None);
+    let _another = DevServer::spawn(quorate().args(["dev", "--listen", &address]));
+    assert_eq!(ended(&mut waiting), 0);
+}
+
+#[test]
+fn wrong_usage_is_told_apart() {
+    let server = DevServer::start();
+    for words in [
+        &["run", "--lock", "a"][..],
+        &["run", "--", "true"],
+        &["run", "--lock", "a", "--election", "b", "--", "true"],
+        &["run", "--lock", "a", "--limit", "2", "--", "true"],
+        &["run", "--semaphore", "a", "--", "true"],
+        &["run", "--lock", "a/b", "--", "true"],
+        &["run", "--lock", "a", "--ttl", "soon", "--", "true"],
+        &["run", "--lock", "a", "--ttl", "1ms", "--", "true"],
+        &["run", "--lock", "a", "--server", "nowhere", "--", "true"],
+        &["nonsense"],
+    ] {
+        let output = server.ask(words);
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {}", text(&output.stderr));
+        assert!(!output.stderr.is_empty());
+    }
+    assert_eq!(server.ask(&["--help"]).status.code(), Some(0));
+    assert_eq!(server.ask(&["run", "--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn run_holds_permits_of_a_semaphore() {
+    let server = DevServer::start();
+    let words = ["run", "--semaphore", "s", "--limit", "2", "--", "sleep", "60"];
+    let mut holders = [server.command(&words).spawn().unwrap(), server.command(&words).spawn().unwrap()];
+    until("both hold", || server.json(&["semaphore", "get", "s"])["in_use"] == 2);
+    let third = ["run", "--semaphore", "s", "--limit", "2", "--wait", "0", "--", "true"];
+    assert_eq!(server.ask(&third).status.code(), Some(11));
+    signal("TERM", holders[0].id());
+    assert_eq!(ended(&mut holders[0]), 143);
+    assert_eq!(server.ask(&third).status.code(), Some(0));
+    signal("TERM", holders[1].id());
+    ended(&mut holders[1]);
+}
+
+#[test]
+fn run_leads_an_election() {
+    let server = DevServer::start();
+    let words = ["run", "--election", "e", "--candidate", "me", "--value", "here", "--", "sleep", "60"];
+    let mut leader = server.command(&words).spawn().unwrap();
+    until("elected", || server.json(&["election", "get", "e"])["leader"] == "me");
+    let seen = server.json(&["election", "get", "e"]);
+    assert_eq!(seen["value"], "here");
+    let other = ["run", "--election", "e", "--candidate", "you", "--wait", "0", "--", "true"];
+    assert_eq!(server.ask(&other).status.code(), Some(11));
+    signal("INT", leader.id());
+    assert_eq!(ended(&mut leader), 130);
+    assert_eq!(server.json(&["election", "get", "e"]).get("leader"), None);
+}
+
+#[test]
+fn run_holds_several_locks_or_none() {
+    let server = DevServer::start();
+    let script = "echo $QUORATE_FENCING_TOKENS";
+    let output = server.ask(&["run", "--lock", "a", "--lock", "b", "--", "sh", "-c", script]);
+    let tokens: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(tokens["a"].is_u64() && tokens["b"].is_u64(), "{tokens}");
+    server.json(&["lock", "acquire", "b"]);
+    let refused = server.ask(&["run", "--lock", "a", "--lock", "b", "--wait", "0", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(11));
+    assert!(!server.is_held("a"));
+}
+
+#[test]
+fn client_commands_answer_in_json_and_by_exit_status() {
+    let server = DevServer::start();
+    let words =
+        ["lock", "acquire", "a", "--ttl", "20s", "--metadata", "team=red", "--request-id", "12345678"];
+    let lease = server.json(&words);
+    assert_eq!(server.json(&words)["lease_id"], lease["lease_id"], "the same request brings the same lease");
+    let id = lease["lease_id"].as_str().unwrap();
+    assert_eq!(server.json(&["lock", "get", "a"])["metadata"]["team"], "red");
+    assert_eq!(server.json(&["lock", "list", "--prefix", "a"])["locks"][0]["name"], "a");
+    assert_eq!(server.ask(&["lock", "acquire", "a"]).status.code(), Some(11));
+    assert_eq!(server.json(&["lock", "extend", "a", "--lease-id", id, "--ttl", "9s"])["ttl_ms"], 9_000);
+    let token = lease["fencing_token"].to_string();
+    assert_eq!(server.json(&["fence", "check", "a", &token])["status"], "current");
+    let by_environment =
+        server.command(&["lock", "release", "a"]).env("QUORATE_LEASE_ID", id).output().unwrap();
+    assert_eq!(text(&by_environment.stdout), "{\"released\":true}\n");
+    assert_eq!(server.json(&["lock", "release", "a", "--lease-id", id])["released"], false);
+    assert_eq!(server.ask(&["lock", "extend", "a", "--lease-id", id]).status.code(), Some(20));
+    server.json(&["fence", "issue", "a"]);
+    assert_eq!(server.ask(&["fence", "check", "a", &token]).status.code(), Some(20));
+    assert_eq!(server.ask(&["lock", "extend", "a", "--lease-id", "nonsense"]).status.code(), Some(64));
+    assert_eq!(server.json(&["nodes"])["nodes"].as_array().unwrap().len(), 3);
+
+    let permits = server.json(&["semaphore", "acquire", "s", "--limit", "3", "--permits", "2"]);
+    let id = permits["lease_id"].as_str().unwrap();
+    server.json(&["semaphore", "extend", "s", "--lease-id", id]);
+    assert_eq!(server.json(&["semaphore", "release", "s", "--lease-id", id])["released"], true);
+
+    let leader = server.json(&["election", "campaign", "e", "--candidate", "me"]);
+    let id = leader["lease_id"].as_str().unwrap();
+    server.json(&["election", "proclaim", "e", "--value", "v", "--lease-id", id]);
+    let seen = server.json(&["election", "get", "e"]);
+    assert_eq!(seen["value"], "v");
+    let revision = seen["revision"].as_str().unwrap();
+    let same = server.json(&["election", "get", "e", "--after", revision, "--wait", "100ms"]);
+    assert_eq!(same["revision"], seen["revision"]);
+    assert_eq!(server.json(&["election", "resign", "e", "--lease-id", id])["released"], true);
+
+    let both = server.json(&["multilock", "acquire", "x", "y"]);
+    let id = both["lease_id"].as_str().unwrap();
+    server.json(&["multilock", "extend", "x", "y", "--lease-id", id]);
+    assert_eq!(server.json(&["multilock", "release", "x", "y", "--lease-id", id])["released"], true);
+}
+
+#[test]
+fn healthcheck_says_by_its_status_whether_the_server_is_ready() {
+    let mut server = DevServer::start();
+    assert_eq!(server.ask(&["healthcheck"]).status.code(), Some(0));
+    assert_eq!(server.ask(&["healthcheck", "--live"]).status.code(), Some(0));
+    server.child().kill().unwrap();
+    server.child().wait().unwrap();
+    assert_eq!(server.ask(&["healthcheck"]).status.code(), Some(1));
+}
+
+#[test]
+fn what_needs_no_server_prints_to_stdout() {
+    let print = |words: &[&str]| {
+        let output = quorate().args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert!(print(&["config"]).contains("listen = "));
+    assert!(
+        print(&["openapi"]).contains("\"openapi\": \"3.1")
+            || print(&["openapi"]).contains("\"openapi\":\"3.1")
+    );
+    assert!(print(&["openapi", "--version", "3.0"]).contains("3.0."));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(print(&["completions", shell]).contains("healthcheck"), "{shell}");
+    }
+    assert!(print(&["man"]).contains("healthcheck"));
+    assert!(print(&["--version"]).starts_with("quorate "));
+    let key =
+        print(&["keys", "new", "--name", "ci", "--scope", "lock", "--scope", "read", "--prefix", "ci:"]);
+    for word in ["[[key]]", "sha256", "ci:"] {
+        assert!(key.contains(word), "{key}");
+    }
+}

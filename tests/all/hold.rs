@@ -1,0 +1,283 @@
+//! `hold`: a lease bound to a connection, told event by event.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Api, Cluster, EventStream, Shared, eventually, number, secret, token, unique};
+
+async fn hold(api: &Api, name: &str, body: Value) -> EventStream {
+    let path = format!("/v1/locks/{name}/hold");
+    api.stream("POST", &path, body).await.unwrap_or_else(|answer| panic!("no stream: {}", answer.text()))
+}
+
+#[tokio::test]
+async fn a_held_lock_is_extended_at_a_third_of_its_ttl_and_excludes_others() {
+    for total in [1, 3, 5] {
+        let shared = Shared::nodes(total);
+        let name = unique("held");
+        let mut stream = hold(&shared.api(), &name, json!({"ttl_ms": 900, "owner": "streamer"})).await;
+        let lease = stream.expect("acquired").await;
+        assert_eq!(lease["name"], name);
+        assert_eq!(number(&lease, "ttl_ms"), 900);
+        assert!(secret(&lease).len() >= 32);
+        let since = Instant::now();
+        for _ in 0..6 {
+            let extended = stream.expect("extended").await;
+            assert_eq!(secret(&extended), secret(&lease));
+            assert_eq!(token(&extended), token(&lease));
+            assert!(number(&extended, "validity_ms") > 0);
+            let problem = shared.other_api().acquire(&name, json!({})).await.problem(409, "lock_held");
+            assert_eq!(problem["holder"]["owner"], "streamer");
+        }
+        assert!(since.elapsed() > Duration::from_millis(900), "held for longer than its ttl");
+        drop(stream);
+        eventually("it is free", || async {
+            shared.other_api().acquire(&name, json!({})).await.status == 200
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_does_not_wait_is_refused_plainly() {
+    let api = Shared::nodes(3).api();
+    let name = unique("refused");
+    api.acquire(&name, json!({"owner": "me"})).await.ok();
+    let path = format!("/v1/locks/{name}/hold");
+    let Err(answer) = api.stream("POST", &path, json!({})).await else { panic!("a stream") };
+    assert_eq!(answer.problem(409, "lock_held")["holder"]["owner"], "me");
+    let Err(answer) = api.stream("POST", &path, json!({"ttl": 5})).await else { panic!("a stream") };
+    answer.problem(400, "invalid_request");
+}
+
+#[tokio::test]
+async fn a_hold_that_waits_is_told_its_place_and_then_served() {
+    let shared = Shared::nodes(3);
+    let api = shared.api();
+    let name = unique("queued");
+    let lease = shared.other_api().acquire(&name, json!({})).await.ok();
+    let mut first = hold(&api, &name, json!({"wait_ms": 60_000})).await;
+    assert_eq!(first.expect("waiting").await["position"], 1);
+    eventually("it waits", || async { number(&api.lock(&name).await, "waiters") == 1 }).await;
+    let mut second = hold(&api, &name, json!({"wait_ms": 60_000})).await;
+    assert_eq!(second.expect("waiting").await["position"], 2);
+    shared.other_api().release(&name, &lease).await.ok();
+    let acquired = first.expect("acquired").await;
+    assert!(token(&acquired) > token(&lease));
+    drop(first);
+    let next = second.expect("acquired").await;
+    assert!(token(&next) > token(&acquired));
+}
+
+#[tokio::test]
+async fn a_hold_whose_time_is_up_is_denied_and_ends() {
+    let api = Shared::nodes(3).api();
+    let name = unique("denied");
+    api.acquire(&name, json!({"owner": "me"})).await.ok();
+    let mut stream = hold(&api, &name, json!({"wait_ms": 300})).await;
+    stream.expect("waiting").await;
+    let problem = stream.expect("denied").await;
+    assert_eq!(problem["code"], "lock_held");
+    assert_eq!(problem["status"], 409);
+    assert_eq!(problem["holder"]["owner"], "me");
+    stream.end().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_taken_away_is_lost_at_once() {
+    let shared = Shared::nodes(3);
+    let name = unique("forced");
+    let mut stream = hold(&shared.api(), &name, json!({"ttl_ms": 1_500})).await;
+    let lease = stream.expect("acquired").await;
+    shared.other_api().delete(&format!("/v1/locks/{name}")).await.ok();
+    let next = shared.other_api().acquire(&name, json!({})).await.ok();
+    let problem = loop {
+        let event = stream.next().await;
+        match event.name.as_str() {
+            "extended" => {}
+            "lost" => break event.data,
+            other => panic!("{other}: {}", event.data),
+        }
+    };
+    assert_eq!(problem["code"], "lease_lost");
+    stream.end().await;
+    assert!(token(&next) > token(&lease));
+    assert_eq!(token(&shared.api().lock(&name).await), token(&next), "the new holder is undisturbed");
+}
+
+#[tokio::test]
+async fn a_lease_is_lost_when_its_validity_ends_while_the_nodes_are_gone() {
+    for frozen in [true, false] {
+        let mut cluster = Cluster::new(3);
+        let server = cluster.server(&[]).await;
+        let api = server.api();
+        let mut stream = hold(&api, &unique("orphan"), json!({"ttl_ms": 3_000})).await;
+        let lease = stream.expect("acquired").await;
+        let valid_until = Instant::now() + Duration::from_millis(number(&lease, "validity_ms"));
+        for node in &mut cluster.nodes[..2] {
+            if frozen { node.stop() } else { node.kill() }
+        }
+        let problem = stream.expect("lost").await;
+        let late = Instant::now().saturating_duration_since(valid_until);
+        assert_eq!(problem["code"], "lease_lost");
+        println!("a lease whose nodes are gone was called lost {late:?} after its validity had ended");
+        // A holder must stop by then: the server may be late only by what the machine is busy.
+        assert!(late < Duration::from_millis(1_500), "told {late:?} too late");
+        assert!(valid_until.elapsed() < Duration::from_secs(5));
+        stream.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_short_outage_does_not_end_a_hold() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let name = unique("outage");
+    let mut stream = hold(&server.api(), &name, json!({"ttl_ms": 9_000})).await;
+    let lease = stream.expect("acquired").await;
+    cluster.nodes[0].stop();
+    cluster.nodes[1].stop();
+    tokio::time::sleep(Duration::from_millis(4_000)).await;
+    cluster.nodes[0].resume();
+    cluster.nodes[1].resume();
+    let extended = stream.expect("extended").await;
+    assert_eq!(token(&extended), token(&lease));
+}
+
+#[tokio::test]
+async fn leaving_a_stream_releases_its_lease_at_once() {
+    let shared = Shared::nodes(3);
+    let name = unique("left");
+    for _ in 0..20 {
+        let mut stream = hold(&shared.api(), &name, json!({"ttl_ms": 300_000})).await;
+        stream.expect("acquired").await;
+        let waiting = tokio::spawn({
+            let (api, name) = (shared.other_api(), name.clone());
+            async move { api.acquire(&name, json!({"wait_ms": 60_000})).await.ok() }
+        });
+        drop(stream);
+        let next = waiting.await.unwrap();
+        shared.other_api().release(&name, &next).await.ok();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_drains_releases_what_its_streams_hold_and_says_so() {
+    let cluster = Cluster::new(3);
+    let (mut one, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
+    let name = unique("drained");
+    let mut streams = Vec::new();
+    for i in 0..20 {
+        let mut stream = hold(&one.api(), &format!("{name}:{i}"), json!({"ttl_ms": 300_000})).await;
+        stream.expect("acquired").await;
+        streams.push(stream);
+    }
+    let mut waiting = hold(&one.api(), &format!("{name}:0"), json!({"wait_ms": 60_000})).await;
+    waiting.expect("waiting").await;
+    one.terminate();
+    for mut stream in streams {
+        let released = stream.expect("released").await;
+        assert!(released["reason"].as_str().is_some_and(|reason| !reason.is_empty()));
+        stream.end().await;
+    }
+    assert_eq!(waiting.expect("denied").await["code"], "shutting_down");
+    waiting.end().await;
+    for i in 0..20 {
+        two.api().acquire(&format!("{name}:{i}"), json!({})).await.ok();
+    }
+    assert!(one.ended().await.success());
+}
+
+#[tokio::test]
+async fn semaphores_and_elections_are_held_like_locks() {
+    let shared = Shared::nodes(3);
+    let api = shared.api();
+    let name = unique("others");
+    let path = format!("/v1/semaphores/{name}/hold");
+    let body = json!({"limit": 3, "permits": 2, "ttl_ms": 900, "owner": "me"});
+    let mut permits = api.stream("POST", &path, body).await.ok().unwrap();
+    let lease = permits.expect("acquired").await;
+    assert_eq!(lease["slots"].as_array().unwrap().len(), 2);
+    assert_eq!(lease["permits"], 2);
+    let extended = permits.expect("extended").await;
+    assert_eq!(extended["slots"], lease["slots"]);
+    let Err(full) = api.stream("POST", &path, json!({"limit": 3, "permits": 2})).await else {
+        panic!("a stream")
+    };
+    full.problem(409, "semaphore_full");
+
+    let path = format!("/v1/elections/{name}/hold");
+    let mut leader =
+        api.stream("POST", &path, json!({"candidate": "a", "value": "v", "ttl_ms": 900})).await.ok().unwrap();
+    let leadership = leader.expect("acquired").await;
+    assert_eq!(leadership["candidate"], "a");
+    assert_eq!(leadership["value"], "v");
+    let extended = leader.expect("extended").await;
+    assert_eq!(extended["term"], leadership["term"]);
+    let mut heir =
+        api.stream("POST", &path, json!({"candidate": "b", "wait_ms": 60_000})).await.ok().unwrap();
+    heir.expect("waiting").await;
+    drop((permits, leader));
+    let next = heir.expect("acquired").await;
+    assert_eq!(next["candidate"], "b");
+    assert!(number(&next, "term") > number(&leadership, "term"));
+    eventually("the permits are back", || async {
+        let seen = api.get(&format!("/v1/semaphores/{name}")).await.ok();
+        seen["in_use"] == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_silent_stream_has_a_heartbeat() {
+    let api = Shared::nodes(3).api();
+    let path = format!("/v1/locks/{}/hold", unique("silent"));
+    let mut connection = api.connect().await.unwrap();
+    let headers = [("content-type", "application/json")];
+    connection.send(&api.request("POST", &path, &headers, br#"{"ttl_ms":300000}"#)).await.unwrap();
+    let mut seen = String::new();
+    // An event begins with id, event or data; only a comment begins with a colon.
+    let comment = async {
+        while !seen.contains("\n:") {
+            seen += &connection.piece().await;
+        }
+    };
+    let since = Instant::now();
+    tokio::time::timeout(Duration::from_secs(30), comment).await.expect("no heartbeat");
+    assert!(since.elapsed() > Duration::from_secs(5), "a heartbeat after {:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn a_thousand_streams_are_held_by_one_server() {
+    crate::support::allow_open_files(4_000);
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let memory = || -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    };
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().count();
+    let stem = unique("thousand");
+    let mut warm = Vec::new();
+    for i in 0..50 {
+        warm.push(hold(&api, &format!("{stem}:warm:{i}"), json!({"ttl_ms": 120_000})).await);
+    }
+    let (before, threads_before) = (memory(), threads());
+    let mut streams = Vec::new();
+    for i in 0..1_000 {
+        let mut stream = hold(&api, &format!("{stem}:{i}"), json!({"ttl_ms": 120_000})).await;
+        stream.expect("acquired").await;
+        streams.push(stream);
+    }
+    assert_eq!(api.metric("quorate_streams").await, 1_050.0);
+    let per_stream = memory().saturating_sub(before) / 1_000;
+    println!("1000 held streams: {per_stream} bytes of memory each (debug build), {} threads", threads());
+    assert!(per_stream < 100_000, "{per_stream} bytes each");
+    assert!(threads() <= threads_before + 2);
+    drop((streams, warm));
+    eventually("all are released", || async { cluster.leases(&stem).is_empty() }).await;
+    eventually("no stream is open", || async { api.metric("quorate_streams").await == 0.0 }).await;
+}

@@ -1,0 +1,97 @@
+//! `POST /v1/locks/{name}/extend`.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::{Shared, eventually, number, secret, token, unique};
+
+#[tokio::test]
+async fn extending_sets_the_remaining_time_and_never_adds() {
+    for total in [1, 3, 5] {
+        let shared = Shared::nodes(total);
+        let (api, other) = (shared.api(), shared.other_api());
+        let name = unique("extended");
+        let lease = api.acquire(&name, json!({"ttl_ms": 20_000, "owner": "me"})).await.ok();
+        let path = format!("/v1/locks/{name}/extend");
+        for (api, ttl_ms) in [(&api, 60_000), (&other, 60_000), (&other, 10_000), (&api, 100_000)] {
+            let body = json!({"lease_id": secret(&lease), "ttl_ms": ttl_ms});
+            let extended = api.post(&path, body).await.ok();
+            assert_eq!(secret(&extended), secret(&lease));
+            assert_eq!(token(&extended), token(&lease), "extension keeps the token");
+            assert_eq!(extended["owner"], "me");
+            assert_eq!(number(&extended, "ttl_ms"), ttl_ms);
+            assert!(number(&extended, "validity_ms") <= ttl_ms - ttl_ms / 100 - 2);
+            let remaining = number(&api.lock(&name).await, "remaining_ms");
+            assert!(remaining <= ttl_ms && remaining > ttl_ms / 2, "{remaining} of {ttl_ms}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn extending_without_a_ttl_uses_the_leases_own() {
+    let api = Shared::nodes(3).api();
+    let name = unique("own");
+    let lease = api.acquire(&name, json!({"ttl_ms": 45_000})).await.ok();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let extended = api.extend(&name, &lease).await.ok();
+    assert_eq!(number(&extended, "ttl_ms"), 45_000);
+    assert!(number(&extended, "validity_ms") > 30_000);
+}
+
+#[tokio::test]
+async fn a_lease_that_has_expired_is_lost() {
+    for total in [1, 3, 5] {
+        let api = Shared::nodes(total).api();
+        let name = unique("lost");
+        let lease = api.acquire(&name, json!({"ttl_ms": 100})).await.ok();
+        eventually("it expires", || async { api.lock(&name).await["held"] == false }).await;
+        let problem = api.extend(&name, &lease).await.problem(409, "lease_lost");
+        assert!(number(&problem["nodes"], "quorum") == total as u64 / 2 + 1);
+        assert_eq!(api.lock(&name).await["held"], false, "extension must not take it again");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_stays_lost_when_somebody_took_and_released_the_lock_in_between() {
+    for total in [1, 3, 5] {
+        let shared = Shared::nodes(total);
+        let (api, other) = (shared.api(), shared.other_api());
+        let name = unique("between");
+        let lease = api.acquire(&name, json!({"ttl_ms": 100})).await.ok();
+        let taken = other.acquire(&name, json!({"wait_ms": 30_000})).await.ok();
+        api.extend(&name, &lease).await.problem(409, "lease_lost");
+        assert_eq!(token(&other.lock(&name).await), token(&taken), "the holder is undisturbed");
+        assert_eq!(other.release(&name, &taken).await.ok(), json!({"released": true}));
+        api.extend(&name, &lease).await.problem(409, "lease_lost");
+        assert_eq!(api.lock(&name).await["held"], false);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_was_released_or_belongs_to_another_name_is_lost() {
+    let api = Shared::nodes(3).api();
+    let (name, elsewhere) = (unique("released"), unique("elsewhere"));
+    let lease = api.acquire(&name, json!({})).await.ok();
+    let other = api.acquire(&elsewhere, json!({})).await.ok();
+    api.extend(&elsewhere, &lease).await.problem(409, "lease_lost");
+    api.extend(&name, &other).await.problem(409, "lease_lost");
+    assert_eq!(api.lock(&name).await["held"], true, "the holder is undisturbed");
+    api.release(&name, &lease).await.ok();
+    api.extend(&name, &lease).await.problem(409, "lease_lost");
+}
+
+#[tokio::test]
+async fn a_lease_that_is_extended_in_time_is_held_for_as_long_as_its_holder_likes() {
+    let shared = Shared::nodes(3);
+    let (api, other) = (shared.api(), shared.other_api());
+    let name = unique("kept");
+    let lease = api.acquire(&name, json!({"ttl_ms": 5_000})).await.ok();
+    for round in 0..20 {
+        other.acquire(&name, json!({})).await.problem(409, "lock_held");
+        let api = if round % 2 == 0 { &api } else { &other };
+        api.extend(&name, &lease).await.ok();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(token(&api.lock(&name).await), token(&lease));
+}

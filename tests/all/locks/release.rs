@@ -1,0 +1,76 @@
+//! `POST /v1/locks/{name}/release` and `DELETE /v1/locks/{name}`.
+
+use serde_json::json;
+
+use crate::support::{Cluster, Shared, eventually, token, unique};
+
+#[tokio::test]
+async fn releasing_is_idempotent_and_possible_at_any_server() {
+    for total in [1, 3, 5] {
+        let shared = Shared::nodes(total);
+        let (api, other) = (shared.api(), shared.other_api());
+        let name = unique("twice");
+        let lease = api.acquire(&name, json!({})).await.ok();
+        assert_eq!(other.release(&name, &lease).await.ok(), json!({"released": true}));
+        for api in [&api, &other, &api] {
+            assert_eq!(api.release(&name, &lease).await.ok(), json!({"released": false}));
+        }
+        eventually("nothing is left", || async { shared.cluster.leases(&name).is_empty() }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_and_a_former_holder_release_nothing() {
+    let api = Shared::nodes(3).api();
+    let name = unique("strangers");
+    let former = api.acquire(&name, json!({"ttl_ms": 100})).await.ok();
+    let holder = api.acquire(&name, json!({"wait_ms": 30_000})).await.ok();
+    let stranger = api.acquire(&unique("stranger"), json!({})).await.ok();
+    for lease in [&former, &stranger] {
+        assert_eq!(api.release(&name, lease).await.ok(), json!({"released": false}));
+    }
+    assert_eq!(token(&api.lock(&name).await), token(&holder));
+    assert_eq!(api.release(&name, &holder).await.ok(), json!({"released": true}));
+}
+
+#[tokio::test]
+async fn releasing_a_name_that_was_never_held_is_no_error() {
+    let api = Shared::nodes(3).api();
+    let lease = api.acquire(&unique("other"), json!({})).await.ok();
+    assert_eq!(api.release(&unique("never"), &lease).await.ok(), json!({"released": false}));
+}
+
+#[tokio::test]
+async fn force_release_takes_a_lock_from_whoever_holds_it() {
+    for total in [1, 3, 5] {
+        let shared = Shared::nodes(total);
+        let (api, other) = (shared.api(), shared.other_api());
+        let name = unique("forced");
+        let path = format!("/v1/locks/{name}");
+        assert_eq!(api.delete(&path).await.ok(), json!({"released": false}));
+        let lease = api.acquire(&name, json!({})).await.ok();
+        assert_eq!(other.delete(&path).await.ok(), json!({"released": true}));
+        assert_eq!(api.lock(&name).await["held"], false);
+        api.extend(&name, &lease).await.problem(409, "lease_lost");
+        assert_eq!(api.release(&name, &lease).await.ok(), json!({"released": false}));
+        let next = api.acquire(&name, json!({})).await.ok();
+        assert!(token(&next) > token(&lease), "the fence survives");
+    }
+}
+
+#[tokio::test]
+async fn force_release_clears_what_only_a_minority_of_the_nodes_holds() {
+    let cluster = Cluster::new(5);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let name = unique("remains");
+    api.acquire(&name, json!({})).await.ok();
+    eventually("all nodes have it", || async { cluster.leases(&name).len() == 5 }).await;
+    for node in &cluster.nodes[..3] {
+        let key = node.leases(&name).remove(0);
+        node.command::<()>(&["DEL", &key]);
+    }
+    assert_eq!(api.lock(&name).await["held"], false, "two of five are no quorum");
+    api.delete(&format!("/v1/locks/{name}")).await.ok();
+    eventually("nothing is left", || async { cluster.leases(&name).is_empty() }).await;
+}

@@ -1,0 +1,123 @@
+//! `request_id` and `Idempotency-Key`: a retry is safe.
+
+use serde_json::{Value, json};
+
+use crate::support::{Cluster, Server, Shared, number, secret, token, unique};
+
+#[tokio::test]
+async fn a_retry_gets_the_same_lease_at_the_same_and_at_another_server() {
+    for total in [1, 3, 5] {
+        let shared = Shared::nodes(total);
+        let (name, id) = (unique("retry"), unique("request-id"));
+        let body = json!({"request_id": id, "owner": "me", "ttl_ms": 60_000});
+        let first = shared.api().acquire(&name, body.clone()).await.ok();
+        for api in [shared.api(), shared.other_api(), shared.api()] {
+            let again = api.acquire(&name, body.clone()).await.ok();
+            assert_eq!(secret(&again), secret(&first));
+            assert_eq!(token(&again), token(&first));
+            assert_eq!(again["owner"], "me");
+        }
+        shared.api().acquire(&name, json!({})).await.problem(409, "lock_held");
+        let other = json!({"request_id": unique("another-id")});
+        shared.api().acquire(&name, other).await.problem(409, "lock_held");
+        assert_eq!(shared.other_api().release(&name, &first).await.ok(), json!({"released": true}));
+        let next = shared.api().acquire(&name, body).await.ok();
+        assert_ne!(secret(&next), secret(&first), "it is not held any more: a new lease");
+        assert!(token(&next) > token(&first));
+    }
+}
+
+#[tokio::test]
+async fn a_retry_sets_the_time_anew() {
+    let api = Shared::nodes(3).api();
+    let (name, id) = (unique("refreshed"), unique("request-id"));
+    api.acquire(&name, json!({"request_id": id, "ttl_ms": 10_000})).await.ok();
+    let again = api.acquire(&name, json!({"request_id": id, "ttl_ms": 50_000})).await.ok();
+    assert!(number(&again, "validity_ms") > 30_000);
+}
+
+#[tokio::test]
+async fn the_idempotency_key_is_a_request_id() {
+    let shared = Shared::nodes(3);
+    let (name, id) = (unique("header"), unique("request-id"));
+    let keyed = shared.api().with_header("idempotency-key", &id);
+    let first = keyed.acquire(&name, json!({})).await.ok();
+    assert_eq!(secret(&keyed.acquire(&name, json!({})).await.ok()), secret(&first));
+    let in_body = shared.other_api().acquire(&name, json!({"request_id": id})).await.ok();
+    assert_eq!(secret(&in_body), secret(&first));
+    let bad = shared.api().with_header("idempotency-key", "short");
+    bad.acquire(&name, json!({})).await.problem(400, "invalid_request");
+}
+
+#[tokio::test]
+async fn one_request_id_for_two_names_gives_two_leases() {
+    let api = Shared::nodes(3).api();
+    let id = unique("request-id");
+    let one = api.acquire(&unique("one"), json!({"request_id": id})).await.ok();
+    let two = api.acquire(&unique("two"), json!({"request_id": id})).await.ok();
+    assert_ne!(secret(&one), secret(&two));
+}
+
+#[tokio::test]
+async fn retries_that_overlap_at_two_servers_end_with_one_lease() {
+    for total in [1, 3, 5] {
+        let shared = Shared::nodes(total);
+        for _ in 0..20 {
+            let (name, id) = (unique("overlap"), unique("request-id"));
+            let ask = |api: crate::support::Api| {
+                let (name, body) = (name.clone(), json!({"request_id": id}));
+                async move { api.acquire(&name, body).await }
+            };
+            let (one, two) = tokio::join!(ask(shared.api()), ask(shared.other_api()));
+            let granted: Vec<Value> =
+                [one, two].iter().filter(|answer| answer.status == 200).map(|answer| answer.ok()).collect();
+            assert!(!granted.is_empty(), "neither was granted");
+            // What the nodes hold in the end is what a third retry gets.
+            let held = ask(shared.api()).await.ok();
+            let matching = granted.iter().filter(|lease| secret(lease) == secret(&held)).count();
+            assert_eq!(matching, granted.len(), "a lease was granted and then taken away by its own retry");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_retry_whose_lease_remains_at_a_minority_starts_anew() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let (name, id) = (unique("minority"), unique("request-id"));
+    let first = api.acquire(&name, json!({"request_id": id})).await.ok();
+    crate::support::eventually("all nodes have it", || async { cluster.leases(&name).len() == 3 }).await;
+    for node in &cluster.nodes[1..] {
+        node.command::<()>(&["DEL", &node.leases(&name)[0]]);
+    }
+    let second = api.acquire(&name, json!({"request_id": id})).await.ok();
+    assert_ne!(secret(&second), secret(&first));
+    assert!(token(&second) > token(&first));
+    api.extend(&name, &first).await.problem(409, "lease_lost");
+    api.extend(&name, &second).await.ok();
+}
+
+/// The retry goes to a server that cannot see one of the nodes that hold the lease. For all that
+/// server knows a quorum may hold it, so it must not take it away (PROTOCOL §1.9).
+#[tokio::test]
+async fn a_retry_never_takes_away_a_lease_that_a_quorum_may_hold() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let (others, other_options) = cluster.proxies();
+    let one = Server::start(&options);
+    let two = Server::start(&other_options);
+    one.all_voting().await;
+    two.all_voting().await;
+    // The first reaches nodes 1 and 2, the second nodes 1 and 3.
+    proxies[2].cut();
+    others[1].cut();
+    let (name, id) = (unique("partial"), unique("request-id"));
+    let body = json!({"request_id": id, "ttl_ms": 60_000});
+    let first = one.api().acquire(&name, body.clone()).await.ok();
+    let again = two.api().acquire(&name, body).await;
+    if again.status == 200 {
+        assert_eq!(secret(&again.json()), secret(&first), "another lease while the first one is held");
+    }
+    one.api().extend(&name, &first).await.ok();
+}

@@ -1,0 +1,513 @@
+//! The embedded node against a real Redis: random sequences of all scripts must get
+//! the same replies, publish the same hints and leave the same data behind.
+//!
+//! Time is the one thing that may differ, and only a little: fields that hold one are
+//! compared within a tolerance, everything else exactly. Lives are either long, or so
+//! short that the next step finds them over.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use proptest::test_runner::{Config, TestRunner};
+use quorate::clock::SeededClock;
+use quorate::node::embedded::EmbeddedNode;
+use quorate::node::{HintSink, Node, NodeError, Script, Value};
+
+use crate::redis_process::RedisProcess;
+
+/// How many sequences are tried, and how long they are at most.
+const SEQUENCES: u32 = 300;
+const STEPS: usize = 40;
+
+/// How far apart the two may be in time, ms: a pause of the machine between them.
+const TOLERANCE_MS: f64 = 5_000.0;
+
+const MARKER: &str = "q:node";
+const MARK: &str = "v1 run deployment 3 300000";
+const INDEX: &str = "q:semaphore:s";
+const LOCKS: [&str; 3] = ["q:lock:a", "q:lock:b", "q:lock:c"];
+const SLOTS: [&str; 4] = ["0", "1", "2", "10"];
+const LEASES: [&str; 4] = [
+    "00000000000000000000000000000001",
+    "99999999999999999999999999999999",
+    "abcdefabcdefabcdefabcdefabcdefab",
+    "ffffffffffffffffffffffffffffffff",
+];
+const REQUESTS: [&str; 4] = ["-", "-", "request-1", "a:b@c.d_e~f-g"];
+const TOKEN_MAX: u64 = (1 << 53) - 1;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Script { script: Script, keys: Vec<String>, args: Vec<String> },
+    Command(Vec<String>),
+    MemoryFull(bool),
+    Flush,
+}
+
+/// A step, and whether something in it lives so shortly that its end must be awaited.
+type Timed = (Step, bool);
+
+/// What a lease covers: locks, or slots of the semaphore.
+#[derive(Debug, Clone)]
+struct Scope {
+    keys: Vec<String>,
+    slots: Vec<String>,
+    /// Keys and count for scripts that look slots up by the lease.
+    by_lease: (Vec<String>, usize),
+}
+
+impl Scope {
+    fn count(&self) -> String {
+        self.keys.len().saturating_sub(usize::from(!self.slots.is_empty())).to_string()
+    }
+}
+
+fn owned(items: &[&str]) -> Vec<String> {
+    items.iter().map(|&item| item.to_owned()).collect()
+}
+
+fn locks(keys: &[&str]) -> Scope {
+    let keys = owned(keys);
+    Scope { slots: Vec::new(), by_lease: (keys.clone(), keys.len()), keys }
+}
+
+fn slots(slots: &[&str]) -> Scope {
+    let mut keys: Vec<_> = slots.iter().map(|slot| format!("{INDEX}/{slot}")).collect();
+    keys.push(INDEX.to_owned());
+    Scope { keys, slots: owned(slots), by_lease: (owned(&[INDEX]), 0) }
+}
+
+fn scope() -> impl Strategy<Value = Scope> {
+    prop_oneof![
+        subsequence(LOCKS.to_vec(), 1..=3).prop_shuffle().prop_map(|keys| locks(&keys)),
+        subsequence(SLOTS.to_vec(), 1..=2).prop_shuffle().prop_map(|taken| slots(&taken)),
+    ]
+}
+
+/// A lease and what it covers: most often the same, so that it is found again.
+fn lease() -> impl Strategy<Value = (String, Scope)> {
+    let usual = [locks(&LOCKS[..1]), locks(&["q:lock:b", "q:lock:a"]), slots(&["0"]), slots(&["10", "0"])];
+    let usual: Vec<_> = owned(&LEASES).into_iter().zip(usual).collect();
+    prop_oneof![4 => select(usual), 1 => (one_of(&LEASES), scope())]
+}
+
+fn one_of(items: &[&'static str]) -> impl Strategy<Value = String> + use<> {
+    select(items.to_vec()).prop_map(str::to_owned)
+}
+
+fn marker() -> impl Strategy<Value = String> {
+    prop_oneof![12 => Just(MARK.to_owned()), 1 => Just("another".to_owned())]
+}
+
+/// A life in ms, and whether it is short. Odd ones are errors, or short.
+fn life(long: &[&'static str]) -> impl Strategy<Value = (String, bool)> + use<> {
+    prop_oneof![
+        24 => one_of(long).prop_map(|text| (text, false)),
+        3 => Just(("1".to_owned(), true)),
+        1 => one_of(&["0", "-700000", "1.5", "x", ""]).prop_map(|text| (text, true)),
+    ]
+}
+
+fn retention() -> impl Strategy<Value = (String, bool)> {
+    prop_oneof![9 => Just(("600000".to_owned(), false)), 1 => Just(("1".to_owned(), true))]
+}
+
+/// A token about the time of `now_us`, or at the end of the exact numbers.
+fn token(now_us: u64) -> impl Strategy<Value = String> {
+    let near = select(vec![0, 0, 1, 2, 3, 30_000_000]).prop_map(move |more| now_us + more);
+    let odd = select(vec![now_us - 1_000_000, now_us + 1_000_000_000, TOKEN_MAX, TOKEN_MAX - 1, 5]);
+    prop_oneof![
+        30 => near.prop_map(|token| token.to_string()),
+        6 => odd.prop_map(|token| token.to_string()),
+        1 => Just("x".to_owned()),
+    ]
+}
+
+fn ahead() -> impl Strategy<Value = String> {
+    prop_oneof![4 => Just("60000000".to_owned()), 1 => Just(TOKEN_MAX.to_string())]
+}
+
+fn data() -> impl Strategy<Value = String> {
+    one_of(&["{}", "", " spaces  and\nlines ", "{\"owner\":\"ü\"}", "1 2 3 4 5 6 7 8 9"])
+}
+
+fn tombstone(lease: &str) -> String {
+    format!("q:undone:{lease}")
+}
+
+fn script(script: Script, keys: Vec<String>, args: Vec<String>) -> Step {
+    Step::Script { script, keys, args }
+}
+
+fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
+    let times = (life(&["100000", "100000", "200000"]), retention(), token(now_us), ahead());
+    let look = select(vec!["0", "0", "0", "1"]);
+    (marker(), lease(), one_of(&REQUESTS), times, look, data()).prop_map(
+        |(marker, (lease, scope), request, (ttl, retention, token, ahead), look, data)| {
+            let keys = [vec![MARKER.to_owned(), tombstone(&lease)], scope.keys.clone()].concat();
+            let args = vec![marker, lease, request, ttl.0, token, ahead, retention.0, look.to_owned()];
+            let args = [args, vec![scope.count(), data], scope.slots].concat();
+            (script(Script::Acquire, keys, args), ttl.1 || retention.1)
+        },
+    )
+}
+
+fn extend(now_us: u64) -> impl Strategy<Value = Timed> {
+    let ttl = prop_oneof![one_of(&["own", "keep"]).prop_map(|ttl| (ttl, false)), life(&["100000", "200000"])];
+    (marker(), lease(), token(now_us), ttl, ahead(), retention(), data()).prop_map(
+        |(marker, (lease, scope), token, ttl, ahead, retention, data)| {
+            let (keys, count) = scope.by_lease;
+            let keys = [vec![MARKER.to_owned()], keys].concat();
+            let args = vec![marker, lease, token, ttl.0, ahead, retention.0, count.to_string(), data];
+            (script(Script::Extend, keys, args), ttl.1 || retention.1)
+        },
+    )
+}
+
+fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
+    let lives = (life(&["50000", "150000"]), one_of(&["100000", "200000"]), retention());
+    (marker(), lease(), one_of(&REQUESTS), token(now_us), lives, ahead(), data()).prop_map(
+        |(marker, (lease, scope), request, token, (remaining, ttl, retention), ahead, data)| {
+            let keys = [vec![MARKER.to_owned(), tombstone(&lease)], scope.keys.clone()].concat();
+            let args = vec![marker, lease, token, remaining.0, ttl, ahead, retention.0, request];
+            let args = [args, vec![scope.count(), data], scope.slots].concat();
+            (script(Script::Heal, keys, args), remaining.1 || retention.1)
+        },
+    )
+}
+
+fn release() -> impl Strategy<Value = Timed> {
+    (lease(), retention(), retention(), one_of(&["0", "1"])).prop_map(
+        |((lease, scope), retention, life, tell)| {
+            let (keys, count) = scope.by_lease;
+            let keys = [vec![tombstone(&lease)], keys].concat();
+            let args = vec![lease, retention.0, life.0, count.to_string(), tell];
+            (script(Script::Release, keys, args), retention.1 || life.1)
+        },
+    )
+}
+
+fn issue(now_us: u64) -> impl Strategy<Value = Timed> {
+    (marker(), one_of(&LOCKS), token(now_us), ahead(), retention()).prop_map(
+        |(marker, key, token, ahead, retention)| {
+            let args = vec![marker, token, ahead, retention.0];
+            (script(Script::Issue, vec![MARKER.to_owned(), key], args), retention.1)
+        },
+    )
+}
+
+fn look() -> impl Strategy<Value = Timed> {
+    let read = (marker(), scope()).prop_map(|(marker, scope)| {
+        let keys = [vec![MARKER.to_owned()], scope.keys].concat();
+        script(Script::Read, keys, vec![marker])
+    });
+    let survey = marker().prop_map(|marker| script(Script::Survey, owned(&[MARKER, INDEX]), vec![marker]));
+    let list =
+        (marker(), one_of(&["q:lock:*", "q:*", "q:lock:[ab]", "nothing"])).prop_map(|(marker, pattern)| {
+            script(Script::List, owned(&[MARKER]), vec![marker, "0".into(), pattern, "1000".into()])
+        });
+    let publish = scope().prop_map(|scope| script(Script::Publish, scope.keys, Vec::new()));
+    let status = Just(script(Script::Status, owned(&[MARKER]), Vec::new()));
+    prop_oneof![read, survey, list, publish, status].prop_map(|step| (step, false))
+}
+
+fn mark() -> impl Strategy<Value = Timed> {
+    (one_of(&["", MARK, "another"]), one_of(&[MARK, MARK, "another"]))
+        .prop_map(|(seen, new)| (script(Script::Mark, owned(&[MARKER]), vec![seen, new]), false))
+}
+
+/// What an operator, a fault or another program may do to a node.
+fn meddle() -> impl Strategy<Value = Timed> {
+    let key = prop_oneof![
+        one_of(&LOCKS),
+        one_of(&SLOTS).prop_map(|slot| format!("{INDEX}/{slot}")),
+        Just(INDEX.to_owned()),
+        one_of(&LEASES).prop_map(|lease| format!("{INDEX}//{lease}")),
+        one_of(&REQUESTS).prop_map(|request| format!("{INDEX}///{request}")),
+        one_of(&LEASES).prop_map(|lease| tombstone(&lease)),
+        Just(MARKER.to_owned()),
+    ];
+    let text = one_of(&["odd", "12 34", "9007199254740990 0", "9007199254740990 7 x", "1"]);
+    let command = (key, text, 0..4).prop_map(|(key, text, kind)| {
+        Step::Command(match kind {
+            0 => vec!["SET".to_owned(), key, text],
+            1 => vec!["ZADD".to_owned(), key, "1".to_owned(), text],
+            _ => vec!["DEL".to_owned(), key],
+        })
+    });
+    // A marker that is gone or wrong would keep the rest of the sequence from happening.
+    let restore = Just(Step::Command(owned(&["SET", MARKER, MARK])));
+    prop_oneof![
+        6 => command,
+        4 => restore,
+        1 => Just(Step::MemoryFull(true)),
+        2 => Just(Step::MemoryFull(false)),
+        1 => Just(Step::Flush),
+    ]
+    .prop_map(|step| (step, false))
+}
+
+fn step(now_us: u64) -> impl Strategy<Value = Timed> {
+    prop_oneof![
+        7 => acquire(now_us),
+        4 => extend(now_us),
+        3 => heal(now_us),
+        3 => release(),
+        1 => issue(now_us),
+        2 => look(),
+        1 => mark(),
+        2 => meddle(),
+    ]
+}
+
+/// The channels of hints, in their order.
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl HintSink for Heard {
+    fn hint(&self, channel: &str) {
+        self.0.lock().unwrap().push(channel.to_owned());
+    }
+
+    fn missed(&self) {}
+}
+
+/// The real Redis with its two connections.
+struct Real<'a> {
+    connection: redis::Connection,
+    hints: redis::PubSub<'a>,
+}
+
+impl Real<'_> {
+    fn query(&mut self, command: &redis::Cmd) -> Result<Value, String> {
+        match command.query::<redis::Value>(&mut self.connection) {
+            Ok(reply) => Ok(value(reply)),
+            Err(error) => {
+                let text = format!("{} {}", error.code().unwrap_or("?"), error.detail().unwrap_or_default());
+                // Redis adds where in which script a command failed.
+                Err(text.split(" script: ").next().unwrap_or_default().trim_end().to_owned())
+            }
+        }
+    }
+
+    fn run(&mut self, words: &[&str]) -> Result<Value, String> {
+        self.query(redis::cmd(words[0]).arg(&words[1..]))
+    }
+
+    fn step(&mut self, step: &Step) -> Result<Value, String> {
+        match step {
+            Step::Script { script, keys, args } => {
+                self.query(redis::cmd("EVAL").arg(script.text()).arg(keys.len()).arg(keys).arg(args))
+            }
+            Step::Command(command) => self.run(&words(command)),
+            Step::MemoryFull(full) => {
+                self.run(&["CONFIG", "SET", "maxmemory", if *full { "1" } else { "0" }])
+            }
+            Step::Flush => self.run(&["FLUSHALL"]),
+        }
+    }
+
+    fn heard(&mut self) -> Vec<String> {
+        self.run(&["PUBLISH", "the end", ""]).unwrap();
+        let mut heard = Vec::new();
+        loop {
+            let channel = self.hints.get_message().unwrap().get_channel_name().to_owned();
+            if channel == "the end" {
+                return heard;
+            }
+            heard.push(channel);
+        }
+    }
+}
+
+fn words(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+fn embedded_step(node: &EmbeddedNode, step: &Step) -> Result<Value, String> {
+    let done = || Ok(Value::Text("OK".to_owned()));
+    let reply = match step {
+        Step::Script { script, keys, args } => node.eval(*script, &words(keys), &words(args)),
+        Step::Command(command) => node.command(&words(command)),
+        Step::MemoryFull(full) => {
+            node.set_memory_full(*full);
+            return done();
+        }
+        Step::Flush => {
+            node.flush();
+            return done();
+        }
+    };
+    reply.map_err(|error| match error {
+        NodeError::Redis(text) => text.to_string(),
+        other => panic!("the node answers {other}"),
+    })
+}
+
+fn value(reply: redis::Value) -> Value {
+    match reply {
+        redis::Value::Nil => Value::Nil,
+        redis::Value::Int(number) => Value::Int(number),
+        redis::Value::BulkString(text) => Value::Text(String::from_utf8_lossy(&text).into_owned()),
+        redis::Value::SimpleString(text) => Value::Text(text),
+        redis::Value::Okay => Value::Text("OK".to_owned()),
+        redis::Value::Array(list) => Value::List(list.into_iter().map(value).collect()),
+        other => panic!("not a reply of RESP2: {other:?}"),
+    }
+}
+
+/// Takes the times out of a reply and puts what has no order in one.
+fn split(step: &Step, reply: Result<Value, String>) -> (Result<Value, String>, Vec<f64>) {
+    let mut times = Vec::new();
+    let Ok(Value::List(mut list)) = reply else { return (reply, times) };
+    let mut take = |value: Option<&mut Value>| {
+        if let Some(value @ Value::Int(_)) = value {
+            if let Value::Int(time) = *value {
+                times.push(time as f64);
+            }
+            *value = Value::Text("a time".to_owned());
+        }
+    };
+    fn at(value: &mut Value, place: usize) -> Option<&mut Value> {
+        match value {
+            Value::List(list) => list.get_mut(place),
+            _ => None,
+        }
+    }
+    if let Step::Script { script, .. } = step {
+        take(list.get_mut(1));
+        match script {
+            Script::Acquire => {
+                if let Some(holder @ Value::List(_)) = list.get_mut(2) {
+                    take(at(holder, 0));
+                }
+            }
+            Script::Extend => take(list.get_mut(2)),
+            Script::Read => list.iter_mut().skip(2).for_each(|entry| take(at(entry, 0))),
+            Script::Survey => {
+                // Slots are in the order of their ends, which may be a millisecond apart.
+                if let Some(Value::List(slots)) = list.get_mut(2) {
+                    slots.sort_by_key(|slot| slot.as_text().map(str::to_owned));
+                }
+                take(list.get_mut(3));
+            }
+            Script::List => {
+                if let Some(found) = list.get_mut(3..) {
+                    found.sort_by_key(|item| format!("{:?}", item.as_list().and_then(<[_]>::first)));
+                    found.iter_mut().for_each(|entry| take(at(entry, 1)));
+                }
+            }
+            _ => {}
+        }
+    }
+    (Ok(Value::List(list)), times)
+}
+
+/// One key: its name, what it holds, and the times in it.
+type Stored = (String, Vec<String>, Vec<f64>);
+
+/// Everything a node stores.
+fn stored(keys: Vec<String>, mut run: impl FnMut(&[&str]) -> Result<Value, String>) -> Vec<Stored> {
+    let store = |key: String| {
+        let mut times =
+            vec![run(&["PTTL", &key]).map(|left| left.as_u64().map_or(-1.0, |left| left as f64)).unwrap()];
+        let content = match run(&["GET", &key]) {
+            Ok(Value::Text(text)) => {
+                let mut fields: Vec<_> = text.splitn(9, ' ').map(str::to_owned).collect();
+                if let [_, _, _, _, expires, _, _, _, _] = fields.as_mut_slice() {
+                    times.extend(expires.parse::<f64>());
+                    "a time".clone_into(expires);
+                }
+                fields
+            }
+            Ok(other) => panic!("{key} holds {other:?}"),
+            Err(_) => {
+                let Ok(Value::List(list)) = run(&["ZRANGEBYSCORE", &key, "-inf", "+inf", "WITHSCORES"])
+                else {
+                    panic!("{key} is of an unknown type")
+                };
+                let texts: Vec<_> = list.iter().filter_map(Value::as_text).collect();
+                let mut pairs: Vec<_> = texts.chunks(2).map(|pair| (pair[0].to_owned(), pair[1])).collect();
+                pairs.sort_unstable();
+                times.extend(pairs.iter().filter_map(|(_, score)| score.parse::<f64>().ok()));
+                pairs.into_iter().map(|(member, _)| member).collect()
+            }
+        };
+        (key, content, times)
+    };
+    keys.into_iter().map(store).collect()
+}
+
+fn near(left: &[f64], right: &[f64]) -> bool {
+    left.len() == right.len()
+        && left.iter().zip(right).all(|(left, right)| (left - right).abs() <= TOLERANCE_MS)
+}
+
+#[test]
+fn an_embedded_node_answers_as_redis_does() {
+    let server = RedisProcess::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut subscriber = client.get_connection().unwrap();
+    let mut hints = subscriber.as_pubsub();
+    hints.psubscribe("*").unwrap();
+    let real = RefCell::new(Real { connection: client.get_connection().unwrap(), hints });
+
+    let now_us = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap();
+    let clock = Arc::new(SeededClock::new(0, now_us));
+    let sequences = proptest::collection::vec(step(now_us), 1..STEPS);
+    let config = Config { cases: SEQUENCES, failure_persistence: None, ..Config::default() };
+    let outcome = TestRunner::new(config).run(&sequences, |steps| {
+        let mut real = real.borrow_mut();
+        real.run(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+        real.run(&["FLUSHALL"]).unwrap();
+        real.heard();
+        let node = EmbeddedNode::new("run-1", clock.clone());
+        let heard = Arc::new(Heard::default());
+        node.listen(heard.clone());
+        for channel in LOCKS.into_iter().map(str::to_owned).chain([INDEX.to_owned()]) {
+            drop(node.subscribe(channel.into()));
+        }
+        for channel in SLOTS {
+            drop(node.subscribe(format!("{INDEX}/{channel}").into()));
+        }
+
+        let marked = (Step::Command(owned(&["SET", MARKER, MARK])), false);
+        for (step, short_lived) in [marked].iter().chain(&steps) {
+            let (expected, expected_times) = split(step, real.step(step));
+            let (given, given_times) = split(step, embedded_step(&node, step));
+            prop_assert_eq!(&given, &expected, "{:?}", step);
+            prop_assert!(
+                near(&given_times, &expected_times),
+                "{:?}: {:?}, redis: {:?}",
+                step,
+                given_times,
+                expected_times
+            );
+            if *short_lived {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+
+        prop_assert_eq!(&*heard.0.lock().unwrap(), &real.heard());
+        let mut keys = match real.run(&["KEYS", "*"]).unwrap() {
+            Value::List(list) => list.iter().filter_map(Value::as_text).map(str::to_owned).collect(),
+            _ => Vec::new(),
+        };
+        keys.sort_unstable();
+        prop_assert_eq!(&node.keys(), &keys);
+        let expected = stored(keys.clone(), |words| real.run(words));
+        let given = stored(keys, |words| node.command(words).map_err(|error| error.to_string()));
+        for (given, expected) in given.iter().zip(&expected) {
+            prop_assert_eq!((&given.0, &given.1), (&expected.0, &expected.1));
+            prop_assert!(near(&given.2, &expected.2), "{:?}, redis: {:?}", given, expected);
+        }
+        Ok(())
+    });
+    if let Err(why) = outcome {
+        panic!("{why}");
+    }
+}

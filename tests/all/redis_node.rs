@@ -1,0 +1,801 @@
+//! The driver of a Redis node, over real redis-servers that are killed, stopped, flushed and lied about.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quorate::node::redis::{RedisNode, RedisOptions};
+use quorate::node::{
+    Answer, BoxFuture, Call, Command, HintSink, Marker, Node, NodeError, ReplyTo, Script, Value,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// Long enough for the busiest machine; a test that waits this long has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A redis-server of this test alone.
+struct Server {
+    process: Child,
+    port: u16,
+    folder: PathBuf,
+    args: Vec<String>,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let port = free_port();
+        let folder = std::env::temp_dir().join(format!("quorate-node-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let process = Self::spawn(port, &folder, &args);
+        Self { process, port, folder, args }
+    }
+
+    fn spawn(port: u16, folder: &Path, args: &[String]) -> Child {
+        Process::new("redis-server")
+            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--dir"])
+            .arg(folder)
+            .args(args)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed")
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    fn signal(&self, signal: &str) {
+        let done = Process::new("kill").args([signal, &self.process.id().to_string()]).status();
+        assert!(done.unwrap().success());
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.process = Self::spawn(self.port, &self.folder, &self.args);
+    }
+
+    /// Runs a command as an outsider, once the server listens.
+    async fn run<T: redis::FromRedisValue + Send + 'static>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        self.run_as("", words).await
+    }
+
+    async fn run_as<T: redis::FromRedisValue + Send + 'static>(
+        &self,
+        user: &str,
+        words: &[&str],
+    ) -> redis::RedisResult<T> {
+        let url = format!("redis://{user}127.0.0.1:{}", self.port);
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        tokio::task::spawn_blocking(move || {
+            let client = redis::Client::open(url)?;
+            let deadline = std::time::Instant::now() + PATIENCE;
+            let mut connection = loop {
+                match client.get_connection_with_timeout(PATIENCE) {
+                    Err(error) if error.is_connection_refusal() && std::time::Instant::now() < deadline => {
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    other => break other?,
+                }
+            };
+            redis::cmd(&words[0]).arg(&words[1..]).query(&mut connection)
+        })
+        .await
+        .unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Outside of the range that clients' own ports come from: such a port could be taken, by a
+/// client of anything, between the death of a server and its restart.
+fn free_port() -> u16 {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let base = std::process::id() as usize * 64;
+    loop {
+        let port = 16_000 + ((base + NEXT.fetch_add(1, Ordering::Relaxed)) % 16_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+fn options() -> RedisOptions {
+    // Generous, so that a busy machine is not taken for a dead node.
+    RedisOptions {
+        node_timeout: Duration::from_secs(5),
+        connect_timeout: Duration::from_secs(5),
+        ..RedisOptions::default()
+    }
+}
+
+fn quick() -> RedisOptions {
+    RedisOptions {
+        node_timeout: Duration::from_millis(200),
+        connect_timeout: Duration::from_millis(300),
+        hints_ping_every: Duration::from_millis(50),
+        ..RedisOptions::default()
+    }
+}
+
+type Receiver = oneshot::Receiver<Result<Answer, NodeError>>;
+
+fn send_marked(node: &RedisNode, command: Command, marker: Option<Marker>) -> Receiver {
+    let command = Arc::new(command);
+    let (reply, receiver) = ReplyTo::new(command.clone(), None, Instant::now());
+    node.submit(Call { command, marker, reply });
+    receiver
+}
+
+fn send(node: &RedisNode, command: Command) -> Receiver {
+    let marker = command.script.votes().then(|| Marker { key: "q:node".into(), expected: "M".into() });
+    send_marked(node, command, marker)
+}
+
+async fn ask(node: &RedisNode, command: Command) -> Result<Answer, NodeError> {
+    send(node, command).await.expect("every call is answered")
+}
+
+fn status() -> Command {
+    Command::new(Script::Status).key("q:node")
+}
+
+fn mark(seen: &str, new: &str) -> Command {
+    Command::new(Script::Mark).key("q:node").arg(seen).arg(new)
+}
+
+fn acquire(lease: &str, key: &str) -> Command {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    Command::new(Script::Acquire)
+        .key(&format!("q:undone:{lease}"))
+        .key(key)
+        .arg(lease)
+        .arg("-")
+        .number(30_000)
+        .number(now.as_micros() as u64)
+        .number(60_000_000)
+        .number(600_000)
+        .number(0)
+        .number(1)
+        .arg("{}")
+}
+
+fn release(lease: &str, key: &str) -> Command {
+    Command::new(Script::Release)
+        .key(&format!("q:undone:{lease}"))
+        .key(key)
+        .arg(lease)
+        .number(600_000)
+        .number(60_000)
+        .number(1)
+        .number(1)
+}
+
+/// Asks again and again until the answer is `good`.
+async fn until<T: std::fmt::Debug>(what: &str, attempt: impl AsyncFnMut() -> T, good: impl Fn(&T) -> bool) {
+    drop(seen(what, attempt, good).await);
+}
+
+/// The same, for whoever wants to see the answer.
+async fn seen<T>(what: &str, mut attempt: impl AsyncFnMut() -> T, good: impl Fn(&T) -> bool) -> T
+where
+    T: std::fmt::Debug,
+{
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let seen = attempt().await;
+        if good(&seen) {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "waited in vain until {what}; last seen: {seen:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn until_up(node: &RedisNode) {
+    until("the node answers", async || ask(node, status()).await, Result::is_ok).await;
+}
+
+async fn connect(server: &Server, options: RedisOptions) -> Arc<RedisNode> {
+    let _: String = server.run(&["PING"]).await.unwrap();
+    let node = RedisNode::new(&server.url(), options).unwrap();
+    until_up(&node).await;
+    node
+}
+
+#[tokio::test]
+async fn calls_run_in_the_order_of_their_submission_and_answers_find_their_callers() {
+    let server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    // Each mark succeeds only right after the one before it.
+    let names: Vec<String> =
+        std::iter::once(String::new()).chain((1..=3000).map(|i| i.to_string())).collect();
+    let receivers: Vec<_> = names.windows(2).map(|pair| send(&node, mark(&pair[0], &pair[1]))).collect();
+    for (receiver, name) in receivers.into_iter().zip(&names[1..]) {
+        let answer = receiver.await.unwrap().unwrap();
+        assert!(answer.done, "mark {name} came too early or too late");
+        assert_eq!(answer.rest, [Value::Text(name.clone())]);
+    }
+}
+
+#[tokio::test]
+async fn large_requests_and_large_replies_arrive_whole() {
+    let server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    ask(&node, mark("", "M")).await.unwrap();
+    let data = "x".repeat(1000);
+    let lease = "00112233445566778899aabbccddeeff";
+    let keys: Vec<String> = (0..1000).map(|i| format!("q:lock:{i}")).collect();
+    let stored = format!("1 0 1 0 9000000000000 30000 {lease} - {data}");
+    let mut words = vec!["MSET"];
+    words.extend(keys.iter().flat_map(|key| [key.as_str(), stored.as_str()]));
+    let _: String = server.run(&words).await.unwrap();
+
+    let read = || keys.iter().fold(Command::new(Script::Read), |command, key| command.key(key));
+    let receivers: Vec<_> = (0..4).map(|_| send(&node, read())).collect();
+    for receiver in receivers {
+        let answer = receiver.await.unwrap().unwrap();
+        assert_eq!(answer.rest.len(), 1000);
+        for entry in &answer.rest {
+            assert_eq!(entry.as_list().unwrap().last(), Some(&Value::Text(data.clone())));
+        }
+    }
+    assert!(ask(&node, status()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_killed_node_fails_at_once_and_is_used_within_a_second_of_its_return() {
+    let mut server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    let before = node.identify().await.unwrap();
+    let generation = node.generation();
+    assert_eq!((before.role.as_str(), before.eviction.as_str()), ("master", "noeviction"));
+
+    server.kill();
+    let down = seen("the node is down", async || ask(&node, status()).await, Result::is_err).await;
+    assert!(matches!(down, Err(NodeError::Connection(_))), "{down:?}");
+    assert!(matches!(node.identify().await, Err(NodeError::Connection(_))));
+    let since = Instant::now();
+    for _ in 0..1000 {
+        assert!(matches!(ask(&node, status()).await, Err(NodeError::Connection(_))));
+    }
+    assert!(since.elapsed() < Duration::from_secs(1), "a call to a dead node costs nothing");
+    assert_eq!(node.connections().0, 0);
+
+    server.restart();
+    let _: String = server.run(&["PING"]).await.unwrap();
+    let since = Instant::now();
+    until_up(&node).await;
+    assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+    assert!(node.generation() > generation);
+    assert_ne!(node.identify().await.unwrap().run_id, before.run_id);
+}
+
+#[tokio::test]
+async fn a_marker_of_an_earlier_process_is_not_even_sent_to_its_successor() {
+    let mut server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    let run_id = node.identify().await.unwrap().run_id;
+    let expected: Arc<str> = format!("1 {run_id} d 3 30000").into();
+    let marker = || Some(Marker { key: "q:node".into(), expected: expected.clone() });
+    ask(&node, mark("", &expected)).await.unwrap();
+    let read = || Command::new(Script::Read).key("q:lock:a");
+    assert!(send_marked(&node, read(), marker()).await.unwrap().is_ok());
+
+    server.kill();
+    server.restart();
+    until_up(&node).await;
+    // The successor has the marker, as if from an old file on disk.
+    ask(&node, mark("", &expected)).await.unwrap();
+    let answer = send_marked(&node, read(), marker()).await.unwrap();
+    assert!(matches!(answer, Err(NodeError::Unmarked)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_stopped_node_times_out_is_given_up_and_is_used_again() {
+    let server = Server::start(&[]);
+    let node = connect(&server, quick()).await;
+    server.signal("-STOP");
+    let since = Instant::now();
+    let answer = ask(&node, status()).await;
+    assert!(matches!(answer, Err(NodeError::Timeout)), "{answer:?}");
+    assert!(since.elapsed() >= Duration::from_millis(200));
+    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+    // The connection is open still, but nobody answers: it is not believed in for long.
+    until(
+        "the connection is given up",
+        async || ask(&node, status()).await,
+        |answer| matches!(answer, Err(NodeError::Connection(_))),
+    )
+    .await;
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+
+    server.signal("-CONT");
+    until_up(&node).await;
+}
+
+#[tokio::test]
+async fn a_short_stop_keeps_the_connection_and_late_answers_go_nowhere() {
+    let server = Server::start(&[]);
+    let node = connect(&server, RedisOptions { node_timeout: Duration::from_secs(1), ..options() }).await;
+    let generation = node.generation();
+    server.signal("-STOP");
+    let late: Vec<_> = (0..100).map(|i| send(&node, mark("", &format!("late{i}")))).collect();
+    for receiver in late {
+        assert!(matches!(receiver.await.unwrap(), Err(NodeError::Timeout)));
+    }
+    let in_time = send(&node, status());
+    server.signal("-CONT");
+    // The hundred answers that come first belong to the hundred before.
+    let answer = in_time.await.unwrap().unwrap();
+    assert_eq!(answer.rest, [Value::Text("late0".into())]);
+    assert_eq!(node.generation(), generation);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_and_has_room_again_afterwards() {
+    let server = Server::start(&[]);
+    let node = connect(&server, RedisOptions { queue_len: 16, ..options() }).await;
+    server.signal("-STOP");
+    let mut receivers: Vec<_> = (0..20).map(|_| send(&node, status())).collect();
+    for receiver in receivers.split_off(16) {
+        assert!(matches!(receiver.await.unwrap(), Err(NodeError::Overloaded)));
+    }
+    server.signal("-CONT");
+    for receiver in receivers {
+        assert!(receiver.await.unwrap().is_ok());
+    }
+    assert!(ask(&node, status()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_dropped_node_answers_what_it_owes_and_closes_its_connections() {
+    let server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    node.subscribe("a".into()).await.unwrap();
+    server.signal("-STOP");
+    let sent = send(&node, status());
+    // Let it leave the queue: what was sent is answered like what was not.
+    tokio::task::yield_now().await;
+    let queued = send(&node, status());
+    drop(node);
+    for receiver in [sent, queued] {
+        assert!(matches!(receiver.await.unwrap(), Err(NodeError::Dropped)));
+    }
+    server.signal("-CONT");
+    until(
+        "only the outsider is connected",
+        async || server.run::<String>(&["CLIENT", "LIST"]).await.unwrap().lines().count(),
+        |&count| count == 1,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_script_flush_goes_unnoticed_and_keeps_the_order() {
+    let server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    let generation = node.generation();
+    let mut seen = String::new();
+    for round in 0..5 {
+        let _: String = server.run(&["SCRIPT", "FLUSH"]).await.unwrap();
+        let names: Vec<String> = (0..50).map(|i| format!("{round}-{i}")).collect();
+        let receivers: Vec<_> = names
+            .iter()
+            .map(|name| send(&node, mark(&std::mem::replace(&mut seen, name.clone()), name)))
+            .collect();
+        for receiver in receivers {
+            assert!(receiver.await.unwrap().unwrap().done);
+        }
+        assert!(ask(&node, status()).await.is_ok(), "scripts that were not called are loaded too");
+    }
+    assert_eq!(node.generation(), generation);
+}
+
+#[tokio::test]
+async fn a_killed_connection_is_made_anew_and_every_call_is_answered() {
+    let server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    for _ in 0..20 {
+        let generation = node.generation();
+        let receivers: Vec<_> = (0..50).map(|_| send(&node, status())).collect();
+        let _: u64 = server.run(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+        for receiver in receivers {
+            let answer = receiver.await.unwrap();
+            assert!(matches!(answer, Ok(_) | Err(NodeError::Connection(_))), "{answer:?}");
+        }
+        let since = Instant::now();
+        until("there is a new connection", async || node.generation(), |&now| now > generation).await;
+        until_up(&node).await;
+        assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_type_is_an_abstention_of_that_call_alone() {
+    let server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    ask(&node, mark("", "M")).await.unwrap();
+    let _: u64 = server.run(&["HSET", "q:lock:wrong", "field", "value"]).await.unwrap();
+    let lease = |i: u8| format!("{i:032x}");
+    let before = send(&node, acquire(&lease(1), "q:lock:a"));
+    let wrong = send(&node, acquire(&lease(2), "q:lock:wrong"));
+    let after = send(&node, acquire(&lease(3), "q:lock:b"));
+    assert!(before.await.unwrap().unwrap().done);
+    match wrong.await.unwrap() {
+        Err(NodeError::Redis(text)) => assert!(text.contains("WRONGTYPE"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(after.await.unwrap().unwrap().done);
+}
+
+#[tokio::test]
+async fn a_busy_node_abstains_with_its_own_words() {
+    let server = Server::start(&["--lua-time-limit", "50"]);
+    let node = connect(&server, options()).await;
+    let (port, patience) = (server.port, PATIENCE);
+    let endless = tokio::task::spawn_blocking(move || {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        let mut connection = client.get_connection_with_timeout(patience).unwrap();
+        redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut connection)
+    });
+    until(
+        "the node says BUSY",
+        async || ask(&node, status()).await,
+        |answer| matches!(answer, Err(NodeError::Redis(text)) if text.starts_with("BUSY")),
+    )
+    .await;
+    let _: String = server.run(&["SCRIPT", "KILL"]).await.unwrap();
+    assert!(endless.await.unwrap().is_err());
+    until_up(&node).await;
+}
+
+#[tokio::test]
+async fn a_late_acquire_behind_its_release_leaves_nothing() {
+    let server = Server::start(&[]);
+    let node = connect(&server, quick()).await;
+    ask(&node, mark("", "M")).await.unwrap();
+
+    // Over one connection: both sit in the stopped node, in order.
+    server.signal("-STOP");
+    let lease = "a".repeat(32);
+    let grant = send(&node, acquire(&lease, "q:lock:a"));
+    let undo = send(&node, release(&lease, "q:lock:a"));
+    assert!(matches!(grant.await.unwrap(), Err(NodeError::Timeout)));
+    assert!(matches!(undo.await.unwrap(), Err(NodeError::Timeout)));
+
+    // Over two: the connection of the acquire is given up before the release is sent.
+    let other = "b".repeat(32);
+    let grant = send(&node, acquire(&other, "q:lock:b"));
+    assert!(grant.await.unwrap().is_err());
+    until("the connection is given up", async || node.connections().0, |&open| open == 0).await;
+    server.signal("-CONT");
+    until("the release is confirmed", async || ask(&node, release(&other, "q:lock:b")).await, Result::is_ok)
+        .await;
+
+    // The node reads the given-up connection to its end before it closes it.
+    until(
+        "the old connections are gone",
+        async || server.run::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).await.unwrap(),
+        |list| list.lines().filter(|line| line.contains("name=quorate")).count() == 1,
+    )
+    .await;
+    for key in ["q:lock:a", "q:lock:b"] {
+        let record: Option<String> = server.run(&["GET", key]).await.unwrap();
+        let fields = record.as_deref().unwrap_or("").split(' ').filter(|field| !field.is_empty()).count();
+        assert!(fields <= 2, "{key} is held for nobody: {record:?}");
+    }
+}
+
+#[derive(Default)]
+struct Heard {
+    hints: Mutex<Vec<String>>,
+    missed: AtomicUsize,
+}
+
+impl HintSink for Heard {
+    fn hint(&self, channel: &str) {
+        self.hints.lock().unwrap().push(channel.to_owned());
+    }
+
+    fn missed(&self) {
+        self.missed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Heard {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.hints.lock().unwrap())
+    }
+
+    fn missed(&self) -> usize {
+        self.missed.load(Ordering::SeqCst)
+    }
+}
+
+async fn listen(server: &Server, options: RedisOptions) -> (Arc<RedisNode>, Arc<Heard>) {
+    let node = connect(server, options).await;
+    let heard = Arc::new(Heard::default());
+    node.listen(heard.clone());
+    (node, heard)
+}
+
+async fn publish(server: &Server, channel: &str) -> usize {
+    server.run(&["PUBLISH", channel, ""]).await.unwrap()
+}
+
+#[tokio::test]
+async fn hints_arrive_for_what_is_subscribed_and_for_nothing_else() {
+    let server = Server::start(&[]);
+    let (node, heard) = listen(&server, options()).await;
+    assert_eq!(node.connections(), (1, 0), "no connection before somebody listens");
+    node.subscribe("a".into()).await.unwrap();
+    assert_eq!(node.connections(), (1, 1));
+    // Confirmed means confirmed: the very next publish is heard by the node's count.
+    assert_eq!(publish(&server, "a").await, 1);
+    until("the hint is there", async || heard.take(), |hints| hints == &["a"]).await;
+
+    // Twice does no harm.
+    node.subscribe("a".into()).await.unwrap();
+    assert_eq!(publish(&server, "a").await, 1);
+    until("the hint is there once", async || heard.take(), |hints| hints == &["a"]).await;
+
+    node.unsubscribe("a");
+    node.unsubscribe("never subscribed");
+    until("nobody listens", async || publish(&server, "a").await, |&listeners| listeners == 0).await;
+    // A change of mind, and another, end where they should.
+    let first = node.subscribe("a".into());
+    node.unsubscribe("a");
+    let second = node.subscribe("a".into());
+    drop(first);
+    second.await.unwrap();
+    assert_eq!(publish(&server, "a").await, 1);
+    assert_eq!(heard.missed(), 0);
+}
+
+#[tokio::test]
+async fn thousands_of_subscriptions_at_once_are_all_confirmed() {
+    let server = Server::start(&[]);
+    let (node, heard) = listen(&server, options()).await;
+    let waiting: Vec<BoxFuture<_>> = (0..3000).map(|i| node.subscribe(format!("c{i}").into())).collect();
+    for confirmed in waiting {
+        confirmed.await.unwrap();
+    }
+    assert_eq!(publish(&server, "c2999").await, 1);
+    until("the hint is there", async || heard.take(), |hints| hints == &["c2999"]).await;
+    (0..3000).for_each(|i| node.unsubscribe(&format!("c{i}")));
+    until(
+        "all are unsubscribed",
+        async || server.run::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await.unwrap().len(),
+        |&count| count == 0,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn hints_recover_from_killed_connections_again_and_again() {
+    let server = Server::start(&[]);
+    let (node, heard) = listen(&server, options()).await;
+    let channels: Vec<String> = (0..1000).map(|i| format!("c{i}")).collect();
+    for channel in &channels {
+        drop(node.subscribe(channel.as_str().into()));
+    }
+    node.subscribe("last".into()).await.unwrap();
+    for round in 1..=10 {
+        let killed: u64 = server.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.unwrap();
+        assert_eq!(killed, 1);
+        let since = Instant::now();
+        until("whoever waits is told to look", async || heard.missed(), |&missed| missed == round).await;
+        assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+        // Told only after everything was subscribed again.
+        for channel in ["c0", "c999", "last"] {
+            assert_eq!(publish(&server, channel).await, 1);
+        }
+        until("the hints are there", async || heard.hints.lock().unwrap().len(), |&n| n >= 3).await;
+        assert_eq!(heard.take(), ["c0", "c999", "last"]);
+    }
+}
+
+#[tokio::test]
+async fn a_half_open_connection_for_hints_is_noticed_and_made_anew() {
+    let server = Server::start(&[]);
+    let (node, heard) = listen(&server, quick()).await;
+    node.subscribe("a".into()).await.unwrap();
+    server.signal("-STOP");
+    until("the connection is given up", async || node.connections().1, |&open| open == 0).await;
+    // There are no hints for now, and whoever asks is told so rather than kept waiting.
+    assert!(node.subscribe("b".into()).await.is_err());
+    server.signal("-CONT");
+    until("whoever waits is told to look", async || heard.missed(), |&missed| missed >= 1).await;
+    // Wanted although the first answer was an error.
+    for channel in ["a", "b"] {
+        until("it is subscribed", async || publish(&server, channel).await, |&count| count == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn the_connection_for_hints_is_closed_when_nobody_has_listened_for_a_while() {
+    let server = Server::start(&[]);
+    let options = RedisOptions {
+        hints_ping_every: Duration::from_millis(10),
+        hints_idle: Duration::from_millis(100),
+        ..options()
+    };
+    let (node, heard) = listen(&server, options).await;
+    node.subscribe("a".into()).await.unwrap();
+    node.unsubscribe("a");
+    until("it is closed", async || node.connections().1, |&open| open == 0).await;
+    node.subscribe("a".into()).await.unwrap();
+    assert_eq!(node.connections(), (1, 1));
+    assert_eq!(heard.missed(), 0, "nobody listened, nothing was missed");
+}
+
+#[tokio::test]
+async fn the_password_never_shows() {
+    const SECRET: &str = "s3cr3t-of-this-node";
+    const WRONG: &str = "wr0ng-but-as-secret";
+    let server = Server::start(&["--requirepass", SECRET]);
+    let _: String = server.run_as(&format!(":{SECRET}@"), &["PING"]).await.unwrap();
+    let mut shown = Vec::new();
+
+    let url = format!("redis://:{SECRET}@127.0.0.1:{}/2", server.port);
+    let good = RedisNode::new(&url, options()).unwrap();
+    until_up(&good).await;
+    assert_eq!(good.address(), format!("redis://127.0.0.1:{}/2", server.port));
+    assert!(good.subscribe("a".into()).await.is_ok());
+    shown.push(format!("{} {good:?}", good.address()));
+
+    let with = RedisOptions { password_override: Some(WRONG.into()), ..options() };
+    shown.push(format!("{with:?}"));
+    let bad = RedisNode::new(&url, with).unwrap();
+    let told = |answer: &Result<Answer, NodeError>| match answer {
+        Err(error) => error.to_string().contains("WRONGPASS"),
+        Ok(_) => false,
+    };
+    let error = seen("the node has refused", async || ask(&bad, status()).await, told).await;
+    shown.push(format!("{error:?} {bad:?} {}", bad.address()));
+    shown.push(format!("{:?}", bad.identify().await));
+    let error = bad.subscribe("a".into()).await.unwrap_err();
+    shown.push(format!("{error} {error:?}"));
+
+    let none = RedisNode::new(&server.url(), options()).unwrap();
+    until(
+        "the node has refused",
+        async || ask(&none, status()).await,
+        |answer| matches!(answer, Err(error) if error.to_string().contains("NOAUTH")),
+    )
+    .await;
+
+    for url in [
+        format!("http://:{SECRET}@host"),
+        format!("redis://:{SECRET}@host:port"),
+        format!("redis://:{SECRET}@host/database"),
+        format!("redis://:{SECRET}@"),
+        format!("rediss://:{SECRET}@host/#insecure"),
+        format!(":{SECRET}"),
+    ] {
+        let error = RedisNode::new(&url, options()).unwrap_err();
+        shown.push(format!("{error} {error:?}"));
+    }
+    for text in shown {
+        assert!(!text.contains(SECRET) && !text.contains(WRONG), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_a_database_and_a_unix_socket_are_taken_from_the_url() {
+    let folder = std::env::temp_dir().join(format!("quorate-socket-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("redis.sock");
+    let server = Server::start(&["--unixsocket", socket.to_str().unwrap()]);
+    let _: String =
+        server.run(&["ACL", "SETUSER", "lock%er", "on", ">pass/word", "~*", "&*", "+@all"]).await.unwrap();
+
+    let url = format!("redis://lock%25er:pass%2Fword@127.0.0.1:{}/3", server.port);
+    let node = RedisNode::new(&url, options()).unwrap();
+    until_up(&node).await;
+    ask(&node, mark("", "of database 3")).await.unwrap();
+    node.subscribe("a".into()).await.unwrap();
+    let clients: String = server.run(&["CLIENT", "LIST"]).await.unwrap();
+    assert_eq!(clients.lines().filter(|line| line.contains("user=lock%er")).count(), 2, "{clients}");
+    assert!(clients.lines().any(|line| line.contains("name=quorate") && line.contains("db=3")), "{clients}");
+
+    let url = format!("unix://{}?db=3", socket.display());
+    let node = RedisNode::new(&url, options()).unwrap();
+    assert_eq!(node.address(), format!("unix://{}", socket.display()));
+    until_up(&node).await;
+    let answer = ask(&node, status()).await.unwrap();
+    assert_eq!(answer.rest, [Value::Text("of database 3".into())]);
+    drop(server);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test]
+async fn tls_is_spoken_with_the_certificates_that_are_named() {
+    let folder = std::env::temp_dir().join(format!("quorate-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let made = Process::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+        .args(["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .args(["-keyout", &path("key.pem"), "-out", &path("cert.pem")])
+        .stderr(Stdio::null())
+        .status();
+    assert!(made.expect("openssl is installed").success());
+    let tls_port = free_port().to_string();
+    let server = Server::start(&[
+        "--tls-port",
+        &tls_port,
+        "--tls-cert-file",
+        &path("cert.pem"),
+        "--tls-key-file",
+        &path("key.pem"),
+        "--tls-auth-clients",
+        "no",
+        "--tls-ca-cert-file",
+        &path("cert.pem"),
+    ]);
+    let _: String = server.run(&["PING"]).await.unwrap();
+    let url = format!("rediss://localhost:{tls_port}");
+    let trusting = RedisOptions { ca_file: Some(path("cert.pem").into()), ..options() };
+    let node = RedisNode::new(&url, trusting).unwrap();
+    assert_eq!(node.address(), url);
+    until_up(&node).await;
+    let receivers: Vec<_> = (0..500).map(|_| send(&node, status())).collect();
+    for receiver in receivers {
+        assert!(receiver.await.unwrap().is_ok());
+    }
+    node.subscribe("a".into()).await.unwrap();
+    assert_eq!(publish(&server, "a").await, 1);
+
+    let node = RedisNode::new(&url, options()).unwrap();
+    until(
+        "the certificate is refused",
+        async || ask(&node, status()).await,
+        |answer| matches!(answer, Err(error) if error.to_string().contains("certificate")),
+    )
+    .await;
+    let missing = RedisOptions { ca_file: Some(path("missing.pem").into()), ..options() };
+    assert!(RedisNode::new(&url, missing).unwrap_err().to_string().contains("missing.pem"));
+    drop(server);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_talks_nonsense_is_a_failed_connection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let node = RedisNode::new(&url, options()).unwrap();
+    until(
+        "the nonsense is recognised",
+        async || ask(&node, status()).await,
+        |answer| matches!(answer, Err(NodeError::Connection(why)) if why.contains("protocol error")),
+    )
+    .await;
+    assert_eq!(node.generation(), 0);
+    server.abort();
+}

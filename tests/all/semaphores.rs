@@ -1,0 +1,439 @@
+//! `/v1/semaphores`: never more than the limit, and never less than it for long.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::support::{Answer, Api, Cluster, Server, Shared, eventually, number, secret, token, unique};
+
+async fn acquire(api: &Api, name: &str, body: Value) -> Answer {
+    api.post(&format!("/v1/semaphores/{name}/acquire"), body).await
+}
+
+async fn release(api: &Api, name: &str, lease: &Value) -> Value {
+    let body = json!({"lease_id": secret(lease)});
+    api.post(&format!("/v1/semaphores/{name}/release"), body).await.ok()
+}
+
+async fn seen(api: &Api, name: &str) -> Value {
+    api.get(&format!("/v1/semaphores/{name}")).await.ok()
+}
+
+fn slots(lease: &Value) -> BTreeSet<u64> {
+    lease["slots"].as_array().expect("slots").iter().map(|slot| slot.as_u64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn as_many_permits_as_the_limit_says_are_granted_and_no_more() {
+    for total in [1, 3, 5] {
+        let shared = Shared::nodes(total);
+        let name = unique("limit");
+        let mut taken = BTreeSet::new();
+        let mut leases = Vec::new();
+        for i in 0..5 {
+            let api = if i % 2 == 0 { shared.api() } else { shared.other_api() };
+            let lease = acquire(&api, &name, json!({"limit": 5, "owner": format!("o{i}"), "ttl_ms": 60_000}))
+                .await
+                .ok();
+            assert_eq!(lease["limit"], 5);
+            assert_eq!(lease["permits"], 1);
+            assert_eq!(lease["name"], name);
+            assert!(number(&lease, "validity_ms") <= 60_000 - 600 - 2);
+            let own = slots(&lease);
+            assert_eq!(own.len(), 1);
+            assert!(own.iter().all(|slot| *slot < 5 && taken.insert(*slot)), "slot {own:?} twice");
+            leases.push(lease);
+        }
+        for api in [shared.api(), shared.other_api()] {
+            let answer = acquire(&api, &name, json!({"limit": 5})).await;
+            let problem = answer.problem(409, "semaphore_full");
+            assert!(number(&problem, "retry_after_ms") > 0);
+            let holders = problem["holders"].as_array().expect("holders");
+            assert_eq!(holders.len(), 5, "{problem}");
+            for holder in holders {
+                let owner = holder["owner"].as_str().unwrap();
+                let lease = leases.iter().find(|lease| lease["owner"] == owner).unwrap();
+                assert_eq!(slots(holder), slots(lease));
+                assert_eq!(token(holder), token(lease));
+                assert!(number(holder, "remaining_ms") > 0);
+            }
+            assert!(leases.iter().all(|lease| !answer.text().contains(secret(lease))));
+        }
+        let view = seen(&shared.other_api(), &name).await;
+        assert_eq!(view["in_use"], 5);
+        assert_eq!(view["holders"].as_array().unwrap().len(), 5);
+        assert_eq!(view["waiters"], 0);
+        assert_eq!(number(&view["nodes"], "total"), total as u64);
+        assert_eq!(release(&shared.other_api(), &name, &leases[2]).await, json!({"released": true}));
+        assert_eq!(release(&shared.api(), &name, &leases[2]).await, json!({"released": false}));
+        let next = acquire(&shared.api(), &name, json!({"limit": 5})).await.ok();
+        assert_eq!(slots(&next), slots(&leases[2]), "the slot that is free");
+        assert!(token(&next) > token(&leases[2]));
+    }
+}
+
+#[tokio::test]
+async fn several_permits_are_granted_all_or_nothing() {
+    let shared = Shared::nodes(3);
+    let (api, other) = (shared.api(), shared.other_api());
+    let name = unique("permits");
+    let three = acquire(&api, &name, json!({"limit": 5, "permits": 3})).await.ok();
+    assert_eq!(slots(&three).len(), 3);
+    assert_eq!(three["permits"], 3);
+    acquire(&other, &name, json!({"limit": 5, "permits": 3})).await.problem(409, "semaphore_full");
+    assert_eq!(seen(&api, &name).await["in_use"], 3, "nothing is left of the refused");
+    let two = acquire(&other, &name, json!({"limit": 5, "permits": 2})).await.ok();
+    assert!(slots(&two).is_disjoint(&slots(&three)));
+    let view = seen(&api, &name).await;
+    assert_eq!(view["in_use"], 5);
+    assert_eq!(view["holders"].as_array().unwrap().len(), 2);
+    assert_eq!(release(&api, &name, &three).await, json!({"released": true}));
+    assert_eq!(seen(&other, &name).await["in_use"], 2);
+    acquire(&api, &name, json!({"limit": 5, "permits": 6})).await.problem(400, "invalid_request");
+}
+
+#[tokio::test]
+async fn permits_are_extended_and_expire_like_locks() {
+    let shared = Shared::nodes(3);
+    let (api, other) = (shared.api(), shared.other_api());
+    let name = unique("expiry");
+    let path = format!("/v1/semaphores/{name}/extend");
+    let kept = acquire(&api, &name, json!({"limit": 2, "ttl_ms": 1_000})).await.ok();
+    let lost = acquire(&api, &name, json!({"limit": 2, "ttl_ms": 200})).await.ok();
+    let body = json!({"lease_id": secret(&kept), "ttl_ms": 60_000});
+    let extended = other.post(&path, body).await.ok();
+    assert_eq!(slots(&extended), slots(&kept));
+    assert_eq!(extended["permits"], 1);
+    assert_eq!(token(&extended), token(&kept));
+    assert!(number(&extended, "validity_ms") > 30_000);
+    eventually("one expires", || async { seen(&api, &name).await["in_use"] == 1 }).await;
+    api.post(&path, json!({"lease_id": secret(&lost)})).await.problem(409, "lease_lost");
+    let next = acquire(&other, &name, json!({"limit": 2})).await.ok();
+    assert_eq!(slots(&next), slots(&lost));
+    assert!(token(&next) > token(&lost));
+    api.post(&path, json!({"lease_id": secret(&lost)})).await.problem(409, "lease_lost");
+    assert_eq!(release(&api, &name, &lost).await, json!({"released": false}));
+}
+
+#[tokio::test]
+async fn a_retry_gets_the_same_permits() {
+    let shared = Shared::nodes(3);
+    let name = unique("retry");
+    let body = json!({"limit": 10, "permits": 3, "request_id": unique("request-id")});
+    let first = acquire(&shared.api(), &name, body.clone()).await.ok();
+    for api in [shared.api(), shared.other_api()] {
+        let again = acquire(&api, &name, body.clone()).await.ok();
+        assert_eq!(secret(&again), secret(&first));
+        assert_eq!(slots(&again), slots(&first));
+        assert_eq!(token(&again), token(&first));
+    }
+    assert_eq!(seen(&shared.api(), &name).await["in_use"], 3);
+}
+
+#[tokio::test]
+async fn a_waiter_gets_the_permit_that_is_released_or_expires() {
+    let shared = Shared::nodes(3);
+    for waiter in [shared.api(), shared.other_api()] {
+        let name = unique("waits");
+        let first = acquire(&shared.api(), &name, json!({"limit": 2})).await.ok();
+        acquire(&shared.api(), &name, json!({"limit": 2, "ttl_ms": 1_500})).await.ok();
+        let waiting = tokio::spawn({
+            let (api, name) = (waiter.clone(), name.clone());
+            async move { acquire(&api, &name, json!({"limit": 2, "wait_ms": 60_000})).await.ok() }
+        });
+        eventually("it waits", || async { seen(&waiter, &name).await["waiters"] == 1 }).await;
+        release(&shared.api(), &name, &first).await;
+        waiting.await.unwrap();
+        let expired = acquire(&waiter, &name, json!({"limit": 2, "wait_ms": 60_000})).await.ok();
+        assert_eq!(slots(&expired).len(), 1);
+        acquire(&waiter, &name, json!({"limit": 2, "wait_ms": 100})).await.problem(409, "semaphore_full");
+    }
+}
+
+#[tokio::test]
+async fn waiters_for_permits_are_served_in_order_of_arrival() {
+    let api = Shared::nodes(3).api();
+    let name = unique("order");
+    let first = acquire(&api, &name, json!({"limit": 1})).await.ok();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut queue = JoinSet::new();
+    for place in 0..20 {
+        let (waiter, waited_for, served) = (api.clone(), name.clone(), Arc::clone(&served));
+        queue.spawn(async move {
+            let lease = acquire(&waiter, &waited_for, json!({"limit": 1, "wait_ms": 60_000})).await.ok();
+            served.lock().unwrap().push(place);
+            release(&waiter, &waited_for, &lease).await;
+        });
+        eventually("it waits", || async { seen(&api, &name).await["waiters"] == place + 1 }).await;
+    }
+    release(&api, &name, &first).await;
+    queue.join_all().await;
+    assert_eq!(*served.lock().unwrap(), (0..20).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn each_request_is_judged_by_its_own_limit() {
+    let api = Shared::nodes(3).api();
+    let name = unique("changed");
+    let mut leases = Vec::new();
+    for _ in 0..4 {
+        leases.push(acquire(&api, &name, json!({"limit": 4})).await.ok());
+    }
+    // Raised: more fit in.
+    for _ in 0..2 {
+        leases.push(acquire(&api, &name, json!({"limit": 6})).await.ok());
+    }
+    acquire(&api, &name, json!({"limit": 6})).await.problem(409, "semaphore_full");
+    // Lowered: it takes effect as the upper slots drain.
+    acquire(&api, &name, json!({"limit": 2})).await.problem(409, "semaphore_full");
+    for lease in leases.iter().filter(|lease| slots(lease).iter().all(|slot| *slot >= 2)) {
+        assert_eq!(release(&api, &name, lease).await, json!({"released": true}));
+    }
+    acquire(&api, &name, json!({"limit": 2})).await.problem(409, "semaphore_full");
+    let low = leases.iter().find(|lease| slots(lease).contains(&0)).unwrap();
+    release(&api, &name, low).await;
+    let next = acquire(&api, &name, json!({"limit": 2})).await.ok();
+    assert_eq!(slots(&next), BTreeSet::from([0]));
+}
+
+#[tokio::test]
+async fn the_largest_semaphore_grants_its_last_permits() {
+    let shared = Shared::nodes(3);
+    let api = shared.api();
+    let name = unique("large");
+    let most = acquire(&api, &name, json!({"limit": 10_000, "permits": 9_900, "ttl_ms": 120_000})).await.ok();
+    assert_eq!(slots(&most).len(), 9_900);
+    let mut took = Vec::new();
+    for _ in 0..100 {
+        let asked = Instant::now();
+        let lease =
+            acquire(&shared.other_api(), &name, json!({"limit": 10_000, "ttl_ms": 120_000})).await.ok();
+        took.push(asked.elapsed());
+        assert!(slots(&lease).is_disjoint(&slots(&most)));
+    }
+    println!(
+        "acquire of one of the last 100 of 10000 permits: {:?} (median, debug build)",
+        crate::support::median(took)
+    );
+    acquire(&api, &name, json!({"limit": 10_000})).await.problem(409, "semaphore_full");
+    assert_eq!(seen(&api, &name).await["in_use"], 10_000);
+    assert_eq!(release(&api, &name, &most).await, json!({"released": true}));
+    assert_eq!(seen(&api, &name).await["in_use"], 100);
+}
+
+/// The recipe for a rate limit: permits that are left to expire.
+#[tokio::test]
+async fn permits_left_to_expire_limit_the_rate() {
+    let shared = Shared::nodes(3);
+    let name = unique("rate");
+    let (limit, ttl) = (5_usize, Duration::from_millis(600));
+    let grants: Arc<Mutex<Vec<(Instant, Instant)>>> = Arc::default();
+    let until = Instant::now() + Duration::from_secs(4);
+    let mut callers = JoinSet::new();
+    for caller in 0..6 {
+        let api = if caller % 2 == 0 { shared.api() } else { shared.other_api() };
+        let (name, grants) = (name.clone(), Arc::clone(&grants));
+        callers.spawn(async move {
+            while Instant::now() < until {
+                let asked = Instant::now();
+                let body = json!({"limit": limit, "ttl_ms": ttl.as_millis() as u64, "wait_ms": 300});
+                if acquire(&api, &name, body).await.status == 200 {
+                    grants.lock().unwrap().push((asked, Instant::now()));
+                }
+            }
+        });
+    }
+    callers.join_all().await;
+    let mut grants = grants.lock().unwrap().clone();
+    grants.sort_by_key(|(_, answered)| *answered);
+    for window in grants.windows(limit + 1) {
+        // Both grants happened between asking and answer; the window that surely held them all is
+        // from the earliest possible first to the latest possible last.
+        let earliest = window.iter().map(|(asked, _)| *asked).min().unwrap();
+        let latest = window.iter().map(|(_, answered)| *answered).max().unwrap();
+        assert!(
+            latest - earliest > ttl - Duration::from_millis(10),
+            "{} grants in {:?}",
+            limit + 1,
+            latest - earliest
+        );
+    }
+    println!("rate limit of {limit} in {ttl:?}: {} grants in 4 s", grants.len());
+    assert!(grants.len() >= 3 * limit, "only {} grants in 4 s", grants.len());
+}
+
+/// Counts who holds a valid permit at any one time, by what the clients were told.
+#[derive(Default)]
+struct Census {
+    valid: Mutex<HashMap<String, Instant>>,
+    most: Mutex<usize>,
+}
+
+impl Census {
+    fn granted(&self, lease: &Value, asked: Instant) {
+        // The server counted the validity down to when it wrote the answer; from the moment of
+        // asking it is surely no longer than this.
+        let valid_until = asked + Duration::from_millis(number(lease, "validity_ms"));
+        let now = Instant::now();
+        let mut valid = self.valid.lock().unwrap();
+        valid.retain(|_, until| *until > now);
+        valid.insert(secret(lease).to_owned(), valid_until);
+        let held = valid.values().filter(|until| **until > now).count();
+        let mut most = self.most.lock().unwrap();
+        *most = held.max(*most);
+    }
+
+    fn gone(&self, lease: &Value) {
+        self.valid.lock().unwrap().remove(secret(lease));
+    }
+}
+
+/// 60 clients that take and give back permits for a while.
+async fn hammer(
+    apis: Vec<Api>,
+    name: &str,
+    limit: u64,
+    span: Duration,
+    census: &Arc<Census>,
+) -> (usize, usize) {
+    let until = Instant::now() + span;
+    let mut clients = JoinSet::new();
+    for client in 0..60 {
+        let api = Api::new(apis[client % apis.len()].address());
+        let (name, census) = (name.to_owned(), Arc::clone(census));
+        clients.spawn(async move {
+            let (mut granted, mut refused) = (0, 0);
+            while Instant::now() < until {
+                let wait_ms = if client % 3 == 0 { 0 } else { 200 };
+                let asked = Instant::now();
+                let body = json!({"limit": limit, "ttl_ms": 3_000, "wait_ms": wait_ms});
+                let answer = acquire(&api, &name, body).await;
+                if answer.status != 200 {
+                    assert!(matches!(answer.status, 409 | 503), "{}", answer.text());
+                    refused += 1;
+                    continue;
+                }
+                let lease = answer.json();
+                census.granted(&lease, asked);
+                granted += 1;
+                let pause = rand::rng().random_range(1..60);
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                // Some die with their permit.
+                if pause != 30 {
+                    census.gone(&lease);
+                    let body = json!({"lease_id": secret(&lease)});
+                    api.post(&format!("/v1/semaphores/{name}/release"), body).await;
+                }
+            }
+            (granted, refused)
+        });
+    }
+    let results = clients.join_all().await;
+    results.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+/// All permits can be taken, by one client alone.
+async fn all_capacity_is_back(api: &Api, name: &str, limit: u64) {
+    eventually("all capacity is back", || async {
+        let answer = acquire(api, name, json!({"limit": limit, "permits": limit, "ttl_ms": 3_000})).await;
+        answer.status == 200 && release(api, name, &answer.json()).await == json!({"released": true})
+    })
+    .await;
+}
+
+/// Three servers, each of which reaches only two of the three nodes, a different two. With a
+/// counter per node, or a limit checked by each node, 15 would get in (PROTOCOL §3).
+#[tokio::test]
+async fn servers_that_reach_different_nodes_never_admit_more_than_the_limit() {
+    let cluster = Cluster::new(3);
+    let mut servers = Vec::new();
+    let mut networks = Vec::new();
+    for _ in 0..3 {
+        let (proxies, options) = cluster.proxies();
+        let server = Server::start(&options);
+        server.all_voting().await;
+        servers.push(server);
+        networks.push(proxies);
+    }
+    for (i, proxies) in networks.iter().enumerate() {
+        proxies[i].cut();
+    }
+    let name = unique("attack");
+    let census = Arc::new(Census::default());
+    let apis: Vec<Api> = servers.iter().map(Server::api).collect();
+    let (granted, refused) = hammer(apis.clone(), &name, 10, Duration::from_secs(6), &census).await;
+    let most = *census.most.lock().unwrap();
+    println!(
+        "over-admission attack: {granted} grants, {refused} refusals, at most {most} of 10 valid at once"
+    );
+    assert!(most <= 10, "{most} valid permits of 10");
+    assert!(granted > 60, "{granted}");
+    networks.iter().flatten().for_each(|proxy| proxy.heal());
+    for api in &apis {
+        all_capacity_is_back(api, &name, 10).await;
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_die_and_come_back_never_let_in_more_than_the_limit() {
+    let mut cluster = Cluster::with(3, &Default::default(), &["--max-ttl", "3s"]);
+    let mut servers = Vec::new();
+    for _ in 0..2 {
+        servers.push(cluster.server(&["--max-ttl", "3s"]).await);
+    }
+    let apis: Vec<Api> = servers.iter().map(Server::api).collect();
+    let name = unique("restarts");
+    let census = Arc::new(Census::default());
+    let hammering = tokio::spawn({
+        let (apis, name, census) = (apis.clone(), name.clone(), Arc::clone(&census));
+        async move { hammer(apis, &name, 10, Duration::from_secs(9), &census).await }
+    });
+    for round in 0..2 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let node = &mut cluster.nodes[round];
+        node.kill();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        node.restart();
+        servers[0].all_voting().await;
+    }
+    let (granted, refused) = hammering.await.unwrap();
+    let most = *census.most.lock().unwrap();
+    println!(
+        "semaphore under restarts: {granted} grants, {refused} refusals, at most {most} of 10 valid at once"
+    );
+    assert!(most <= 10, "{most} valid permits of 10");
+    all_capacity_is_back(&apis[0], &name, 10).await;
+}
+
+#[tokio::test]
+async fn twenty_clients_fill_twenty_slots_on_five_nodes() {
+    let shared = Shared::nodes(5);
+    let mut took = Vec::new();
+    for _ in 0..10 {
+        let name = unique("filling");
+        let mut clients = JoinSet::new();
+        for client in 0..20 {
+            let api = if client % 2 == 0 { shared.api() } else { shared.other_api() };
+            let name = name.clone();
+            clients.spawn(async move {
+                let asked = Instant::now();
+                let lease = acquire(&api, &name, json!({"limit": 20, "wait_ms": 30_000})).await.ok();
+                (slots(&lease), asked.elapsed())
+            });
+        }
+        let results = clients.join_all().await;
+        let filled: BTreeSet<u64> = results.iter().flat_map(|(slots, _)| slots.iter().copied()).collect();
+        assert_eq!(filled, (0..20).collect());
+        took.extend(results.iter().map(|(_, took)| *took));
+    }
+    took.sort_unstable();
+    println!(
+        "20 clients fill 20 slots on 5 nodes through 2 servers: p50 {:?}, p99 {:?} (debug build)",
+        took[took.len() / 2],
+        took[took.len() * 99 / 100]
+    );
+}
