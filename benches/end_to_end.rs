@@ -9,6 +9,7 @@
 //!
 //! `cargo bench --bench end_to_end -- handover` and `-- nodes-down`, `-- scale` run
 //! the other parts. `QUORATE_BENCH_SECONDS` sets the length of one measurement (3).
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::api;
 use crate::client::run::{self, Job};
 use crate::client::{Ask, Client, Failure, ServerArgs, Target, check_name, exit, new_request_id};
-use crate::config::{Config, ConfigError, DEFAULT_FILE, Role, Settings, Span};
+use crate::config::{Config, ConfigError, DEFAULT_FILE, LogFormat, Role, Settings, Span};
 use crate::server;
 
 /// Locks, semaphores, leader election and fencing tokens over HTTP, granted by a majority of
@@ -533,13 +533,15 @@ fn serve(args: &ServeArgs, role: Role) -> ExitCode {
     if let Err(cause) = server::logging::start(&config) {
         return wrong(exit::USAGE, cause);
     }
+    let log_format = config.log_format;
     match server::block_on(config.threads, server::run(config, role)) {
         Ok(Ok(code)) => code,
-        Ok(Err(cause)) => {
-            // Both to the log, for machines, and as the last words, for people.
+        // Where the log is for machines, the last words are too.
+        Ok(Err(cause)) if log_format == LogFormat::Json => {
             tracing::error!(%cause, "cannot serve");
-            wrong(1, cause)
+            ExitCode::from(1)
         }
+        Ok(Err(cause)) => wrong(1, cause),
         Err(cause) => wrong(1, cause),
     }
 }

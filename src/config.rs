@@ -204,7 +204,7 @@ pub struct Settings {
     pub log_format: Option<LogFormat>,
 
     /// What to log: error, warn, info, debug, trace, or directives such as
-    /// info,quorate::quorum=debug [default: info; dev: error]
+    /// info,quorate::quorum=debug [default: info; for dev and init error]
     #[arg(long, value_name = "LEVEL", help_heading = "Process")]
     #[serde(deserialize_with = "scalar")]
     pub log_level: Option<String>,
@@ -665,8 +665,9 @@ impl Config {
                 None
             }
         };
-        // The banner says all that there is to say, until something is wrong.
-        let default_log_level = if matches!(role, Role::Dev { .. }) { "error" } else { "info" };
+        // The banner, or the report of `init`, says all that there is to say until something is
+        // wrong.
+        let default_log_level = if role == Role::Serve { "info" } else { "error" };
         let config = Self {
             listen: settings.listen.map_or(DEFAULT_LISTEN, |listen| listen.0),
             redis,
@@ -897,11 +898,13 @@ mod tests {
 
     #[test]
     fn a_wrong_value_is_named_with_its_place() {
-        let cases: [(&[(&str, &str)], &str, &[&str]); 4] = [
-            (&[("QUORATE_MAX_TTL", "soon")], "", &["max_ttl", "environment", "soon"]),
-            (&[], "max_tll = 3", &["max_tll", "file", "no such setting"]),
-            (&[], "log_format = \"xml\"", &["log_format", "file", "xml"]),
-            (&[], "listen = [1]", &["listen", "file"]),
+        let none: &[(&str, &str)] = &[];
+        let wrong = [("QUORATE_MAX_TTL", "soon")];
+        let cases = [
+            (&wrong[..], "", ["max_ttl", "environment", "soon"]),
+            (none, "max_tll = 3", ["max_tll", "file", "no such setting"]),
+            (none, "log_format = \"xml\"", ["log_format", "file", "xml"]),
+            (none, "listen = [1]", ["listen", "file", "sequence"]),
         ];
         for (env, toml, words) in cases {
             let message = gather(&Settings::default(), env, toml).unwrap_err().to_string();

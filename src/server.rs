@@ -99,7 +99,8 @@ fn engine(config: &Config) -> Result<Arc<Engine>, StartError> {
     let mut nodes: Vec<Arc<dyn Node>> = Vec::new();
     for i in 0..config.embedded_nodes {
         let run_id = format!("embedded-{}-{:032x}", i + 1, clock.random_bits());
-        nodes.push(Arc::new(EmbeddedNode::new(&run_id, Arc::clone(&clock))));
+        let node = EmbeddedNode::new(&run_id, Arc::clone(&clock));
+        nodes.push(Arc::new(node.with_address(&format!("embedded-{}", i + 1))));
     }
     for url in &config.redis {
         let options = RedisOptions {

@@ -109,7 +109,7 @@ pub enum Round {
     /// Granted by a quorum.
     Granted(Box<Won>),
     /// A quorum answered, and no quorum granted.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// Fewer than a quorum answered.
     NoQuorum(Nodes),
 }
@@ -453,7 +453,7 @@ impl Engine {
             Order::PrimaryFirst(primary) => {
                 match self.ask_primary(&command, primary, &mut grant, &mut votes).await {
                     Ok(asked) => asked,
-                    Err(refusal) => return Round::Refused(*refusal),
+                    Err(refusal) => return Round::Refused(refusal),
                 }
             }
         };
@@ -470,7 +470,7 @@ impl Engine {
         match votes.count.verdict() {
             Verdict::Carried => {}
             Verdict::Rejected => {
-                let refusal = votes.refusal();
+                let refusal = Box::new(votes.refusal());
                 grant.settle(ballot, votes);
                 return Round::Refused(refusal);
             }
@@ -565,7 +565,7 @@ impl Engine {
         let nodes = votes.count.nodes();
         match (votes.count.verdict(), votes.stored.take()) {
             (Verdict::Carried, Some(stored)) => {
-                let left = stored.remaining_ms.checked_sub(drift_ms(stored.ttl_ms)).unwrap_or(0);
+                let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
                 let valid_until = started + Duration::from_millis(left);
                 self.heal(scope, handle, &stored, valid_until, votes);
                 Extension::Extended { stored, valid_until, nodes }

@@ -100,9 +100,9 @@ impl Drop for Outcome {
 enum Try {
     Granted(Box<Granted>),
     /// Held by somebody.
-    Held(Refusal),
+    Held(Box<Refusal>),
     /// Nobody won the round.
-    Split(Refusal),
+    Split(Box<Refusal>),
     NoQuorum(Nodes),
 }
 
@@ -446,7 +446,12 @@ impl Contender<'_> {
         }
         // Every slot that looked free was gone: others are faster just now.
         let nodes = self.service.engine.tally();
-        Try::Split(Refusal { holdings: Default::default(), nodes, free_in_ms: Some(0), held: false })
+        Try::Split(Box::new(Refusal {
+            holdings: Default::default(),
+            nodes,
+            free_in_ms: Some(0),
+            held: false,
+        }))
     }
 
     fn granted(&self, won: Won, note: Note) -> Granted {

@@ -37,7 +37,7 @@ pub struct SemaphoreView {
 /// Why there is no slot to ask for.
 pub(crate) enum NoSlots {
     /// Too few look free.
-    Full(Refusal),
+    Full(Box<Refusal>),
     /// Fewer than a quorum answered.
     NoQuorum(Nodes),
 }
@@ -85,12 +85,8 @@ impl Service {
         if free.len() < wanted {
             let expiries = surveys.iter().map(|survey| survey.first_expiry_ms.unwrap_or(0));
             let free_in_ms = tally::free_in(expiries, total);
-            return Err(NoSlots::Full(Refusal {
-                holdings: Default::default(),
-                nodes,
-                free_in_ms,
-                held: true,
-            }));
+            let refusal = Refusal { holdings: Default::default(), nodes, free_in_ms, held: true };
+            return Err(NoSlots::Full(Box::new(refusal)));
         }
         for place in 0..wanted {
             let other = place + clock.random_below((free.len() - place) as u64) as usize;

@@ -279,7 +279,7 @@ fn without_keys_the_server_is_not_opened_to_others() {
 
 #[test]
 fn passwords_of_nodes_are_in_no_log_line_and_not_in_the_help() {
-    let mut serving = quorate()
+    let serving = quorate()
         .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "trace", "--log-format", "json"])
         .args(["--connect-timeout", "100ms"])
         .env("QUORATE_REDIS", "redis://user:s3cret@127.0.0.1:1/3")

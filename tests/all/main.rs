@@ -1,5 +1,6 @@
 //! Everything from outside: the real binary over real `redis-server` processes, a file or folder
 //! per resource, mirroring the URLs; then what no single resource owns.
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 mod redis_process;
 mod support;
@@ -15,6 +16,7 @@ mod cli_run;
 mod dev_server;
 mod disconnects;
 mod hold;
+mod http_edge;
 mod layers;
 mod nodes_down;
 mod parity;

@@ -239,7 +239,8 @@ impl Drop for Server {
         self.kill();
         if std::thread::panicking() {
             let log = self.log();
-            let last: Vec<&str> = log.lines().rev().take(30).collect();
+            let lines = std::env::var("QUORATE_TEST_LOG_LINES").ok().and_then(|count| count.parse().ok());
+            let last: Vec<&str> = log.lines().rev().take(lines.unwrap_or(30)).collect();
             println!("last lines of the server's log ({}):", self.api.address());
             last.iter().rev().for_each(|line| println!("  {line}"));
         }
