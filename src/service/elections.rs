@@ -5,7 +5,7 @@
 //! seconds in any case.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use futures_util::Stream;
@@ -53,41 +53,68 @@ pub(crate) struct Watches {
 }
 
 struct Watch {
-    seen: Mutex<Option<LeaderView>>,
-    /// The first look is done.
-    first: Notify,
+    seen: Mutex<Seen>,
+    /// A look was done.
+    looked: Notify,
+    /// Somebody wants a look that begins now.
+    wanted: Arc<Notify>,
     changes: broadcast::Sender<LeaderView>,
 }
 
+#[derive(Default)]
+struct Seen {
+    view: Option<LeaderView>,
+    /// Looks begun, and the number of the last one that succeeded.
+    begun: u64,
+    done: u64,
+}
+
 impl Watch {
-    fn current(&self) -> Option<LeaderView> {
-        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The present state with all changes after it, none missing in between.
+    fn current(&self) -> Option<LeaderView> {
+        self.seen().view.clone()
+    }
+
+    /// The present state, by a look that begins after this call, with all changes after it,
+    /// none missing in between: who comes now must not be shown the past.
     async fn follow(&self) -> (LeaderView, broadcast::Receiver<LeaderView>) {
+        let fresh = self.seen().begun + 1;
+        self.wanted.notify_one();
         loop {
-            let first = self.first.notified();
+            let mut looked = std::pin::pin!(self.looked.notified());
+            // Registered before the check, so that no look falls in between.
+            looked.as_mut().enable();
             {
-                let seen = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                if let Some(view) = &*seen {
+                let seen = self.seen();
+                if let (true, Some(view)) = (seen.done >= fresh, &seen.view) {
                     return (view.clone(), self.changes.subscribe());
                 }
             }
-            first.await;
+            looked.await;
         }
     }
 
-    fn saw(&self, view: LeaderView) {
-        let mut seen = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let changed = seen.as_ref().is_none_or(|before| before.revision != view.revision);
-        *seen = Some(view.clone());
+    fn begin(&self) -> u64 {
+        let mut seen = self.seen();
+        seen.begun += 1;
+        seen.begun
+    }
+
+    fn saw(&self, look: u64, view: LeaderView) {
+        let mut seen = self.seen();
+        let changed = seen.view.as_ref().is_none_or(|before| before.revision != view.revision);
+        seen.done = look;
+        seen.view = Some(view.clone());
         if changed {
-            // Without observers there is nobody to tell.
+            // Without observers there is nobody to tell. Sent under the lock, so that whoever
+            // follows has either seen this view or hears of it.
             let _ = self.changes.send(view);
         }
         drop(seen);
-        self.first.notify_waiters();
+        self.looked.notify_waiters();
     }
 }
 
@@ -100,7 +127,8 @@ impl Service {
         watches.retain(|_, watch| watch.strong_count() > 0);
         let watch = Arc::new(Watch {
             seen: Mutex::default(),
-            first: Notify::new(),
+            looked: Notify::new(),
+            wanted: Arc::default(),
             changes: broadcast::channel(CHANGES_KEPT).0,
         });
         watches.insert(name.clone(), Arc::downgrade(&watch));
@@ -113,21 +141,28 @@ impl Service {
         let subscription = self.engine.hub().listen(std::slice::from_ref(&channel)).await;
         while !self.is_draining() {
             subscription.bell().reset();
-            let look = self.inspect(&channel).await;
             let Some(watch) = watch.upgrade() else { return };
+            let look = watch.begin();
             let mut pause = SAFETY_POLL;
-            match look {
+            match self.inspect(&channel).await {
                 Ok(seen) => {
                     if let Some(leader) = &seen.holder {
                         pause = pause.min(Duration::from_millis(leader.remaining_ms + 1));
                     }
-                    watch.saw(LeaderView::new(seen));
+                    watch.saw(look, LeaderView::new(seen));
                 }
                 Err(_) => pause = OUTAGE_POLL,
             }
+            // Not kept alive while it waits: without observers the watch ends.
+            let wanted = Arc::clone(&watch.wanted);
             drop(watch);
             let rung = subscription.bell().rung(self.engine.total(), self.engine.round_trip());
-            let _ = tokio::time::timeout(pause, rung).await;
+            tokio::select! {
+                biased;
+                () = wanted.notified() => {}
+                () = rung => {}
+                () = tokio::time::sleep(pause) => {}
+            }
         }
     }
 

@@ -269,7 +269,8 @@ impl<'a> Driver<'a> {
                 }
             }
         }
-        !self.taken.is_empty()
+        // Not the end yet: only an empty queue registers who is to be woken by the next call.
+        true
     }
 
     /// Whether the call names a `run_id` that this node no longer has (PROTOCOL §4): it restarted,
