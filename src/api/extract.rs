@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes, HttpBody as _};
+use axum::body::{Body, BodyDataStream, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
@@ -158,18 +158,34 @@ fn fields_of<'a, T: Ask>(parts: &'a Parts, body: &'a [u8]) -> Fields<'a> {
     }
 }
 
+/// Refuses a body, and reads past it where that is not too far: a client that is still sending
+/// would see its connection reset and not the answer.
+async fn too_large(mut rest: BodyDataStream, size: u64, bytes_max: usize) -> Problem {
+    const READ_PAST_MAX: u64 = 4 << 20;
+    let mut passed = 0;
+    while size + passed <= READ_PAST_MAX {
+        match rest.next().await {
+            Some(Ok(chunk)) => passed += chunk.len() as u64,
+            _ => break,
+        }
+    }
+    Problem::payload_too_large(bytes_max)
+}
+
 /// The whole body, if it is JSON or empty and not longer than `bytes_max`.
 async fn read_body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
-    if body.size_hint().lower() > bytes_max as u64 {
-        return Err(Problem::payload_too_large(bytes_max));
-    }
+    let announced = body.size_hint().lower();
     let mut chunks = body.into_data_stream();
+    if announced > bytes_max as u64 {
+        return Err(too_large(chunks, announced, bytes_max).await);
+    }
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
     while let Some(chunk) = chunks.next().await {
         let Ok(chunk) = chunk else { return Err(Problem::broken_body()) };
-        if first.len() + more.len() + chunk.len() > bytes_max {
-            return Err(Problem::payload_too_large(bytes_max));
+        let read = first.len() + more.len() + chunk.len();
+        if read > bytes_max {
+            return Err(too_large(chunks, read as u64, bytes_max).await);
         }
         // Nearly every body comes in one piece, which is then not copied.
         if first.is_empty() {
