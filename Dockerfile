@@ -24,7 +24,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
  && strip --strip-debug /out/quorate
 
 FROM ${RUNTIME_IMAGE}
-# Roots for rediss:// nodes, OTLP collectors and https servers with public certificates.
+# Roots for rediss:// nodes and https servers with public certificates.
 # Taken from the build image, so that this stage runs no package manager.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /out/quorate /usr/local/bin/quorate

@@ -7,8 +7,8 @@
 //! cycle, and the ratios between them: absolute figures depend on the machine, ratios
 //! within one run much less.
 //!
-//! `cargo bench --bench end_to_end -- handover` and `-- nodes-down`, `-- scale` run
-//! the other parts. `QUORATE_BENCH_SECONDS` sets the length of one measurement (3).
+//! `cargo bench --bench end_to_end -- handover`, `-- semaphores`, `-- nodes-down` and
+//! `-- scale` run the other parts. `QUORATE_BENCH_SECONDS` sets the length of one measurement (3).
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use std::collections::HashMap;
@@ -29,6 +29,7 @@ fn main() -> Result<(), Error> {
         Some("handover") => handover(),
         Some("nodes-down") => nodes_down(),
         Some("scale") => scale(),
+        Some("semaphores") => semaphores(),
         Some("--list") => Ok(()),
         _ => throughput(),
     }
@@ -512,6 +513,97 @@ async fn handover_run(
         at(0.5),
         at(0.99),
         bare[bare.len() / 2]
+    );
+    Ok(())
+}
+
+/// What a permit costs in semaphores of three sizes, empty, half full and nearly full; and how
+/// fast 20 clients fill 20 slots over five nodes.
+fn semaphores() -> Result<(), Error> {
+    let deployment = deployment(3, 1);
+    let address = deployment.servers[0].1;
+    println!("{:>7} {:>6} {:>10} {:>10} {:>16}", "limit", "full", "p50 µs", "p99 µs", "redis µs/acquire");
+    for limit in [10_u32, 1000, 10_000] {
+        for percent in [0_u32, 50, 99] {
+            // Of ten, nine are the most that leave one free.
+            let taken = (limit * percent / 100).min(limit - 1);
+            single_thread().block_on(permits(&deployment, address, limit, percent, taken))?;
+        }
+    }
+    drop(deployment);
+    let deployment = crate::deployment(5, 1);
+    let address = deployment.servers[0].1;
+    let mut all: Vec<u128> = Vec::new();
+    for round in 0..50 {
+        let path = format!("/v1/semaphores/fill:{round}/acquire");
+        all.extend(single_thread().block_on(fill(address, &path))?);
+    }
+    all.sort_unstable();
+    let at = |share: f64| all[((all.len() as f64 - 1.0) * share) as usize];
+    println!(
+        "20 clients fill 20 slots over 5 nodes, 50 times: all filled, p50 {} µs, p99 {} µs",
+        at(0.5),
+        at(0.99)
+    );
+    Ok(())
+}
+
+async fn fill(address: SocketAddr, path: &str) -> Result<Vec<u128>, Error> {
+    let mut tasks = Vec::new();
+    for _ in 0..20 {
+        let path = path.to_owned();
+        let mut client = Client::connect(address).await?;
+        tasks.push(tokio::spawn(async move {
+            let begun = Instant::now();
+            let (status, body) = client.post(&path, "{\"limit\":20}").await?;
+            if status == 200 { Ok(begun.elapsed().as_micros()) } else { Err::<_, Error>(body.into()) }
+        }));
+    }
+    let mut took = Vec::new();
+    for task in tasks {
+        took.push(task.await??);
+    }
+    Ok(took)
+}
+
+async fn permits(
+    deployment: &Deployment,
+    address: SocketAddr,
+    limit: u32,
+    percent: u32,
+    taken: u32,
+) -> Result<(), Error> {
+    const ACQUIRES: usize = 200;
+    let mut client = Client::connect(address).await?;
+    let path = format!("/v1/semaphores/size:{limit}:{percent}");
+    let mut left = taken;
+    while left > 0 {
+        let permits = left.min(500);
+        let body = format!("{{\"limit\":{limit},\"permits\":{permits},\"ttl_ms\":300000}}");
+        let (status, body) = client.post(&format!("{path}/acquire"), &body).await?;
+        assert_eq!(status, 200, "{body}");
+        left -= permits;
+    }
+    let mut took: Vec<u128> = Vec::new();
+    let mut redis_s = 0.0;
+    for _ in 0..ACQUIRES {
+        let before = deployment.nodes[0].cpu();
+        let begun = Instant::now();
+        let (status, body) =
+            client.post(&format!("{path}/acquire"), &format!("{{\"limit\":{limit}}}")).await?;
+        took.push(begun.elapsed().as_micros());
+        redis_s += deployment.nodes[0].cpu() - before;
+        assert_eq!(status, 200, "{body}");
+        let lease = field(&body, "lease_id").ok_or("no lease")?;
+        let body = format!("{{\"lease_id\":\"{lease}\"}}");
+        client.post(&format!("{path}/release"), &body).await?;
+    }
+    took.sort_unstable();
+    println!(
+        "{limit:>7} {percent:>5}% {:>10} {:>10} {:>16.0}",
+        took[ACQUIRES / 2],
+        took[ACQUIRES * 99 / 100],
+        redis_s * 1e6 / ACQUIRES as f64
     );
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{Shared, eventually, number, secret, token, unique};
+use crate::support::{Cluster, Server, Shared, eventually, number, secret, token, unique};
 
 #[tokio::test]
 async fn extending_sets_the_remaining_time_and_never_adds() {
@@ -94,4 +94,28 @@ async fn a_lease_that_is_extended_in_time_is_held_for_as_long_as_its_holder_like
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(token(&api.lock(&name).await), token(&lease));
+}
+
+/// Granted by nodes 1 and 2. Then 3 is back and 2 is away: one matches, one does not, and one may.
+#[tokio::test]
+async fn a_lease_that_a_quorum_may_hold_is_not_called_lost() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let server = Server::start(&options);
+    server.all_voting().await;
+    let (api, name) = (server.api(), unique("maybe"));
+    let state = async |i: usize| api.get("/v1/nodes").await.ok()["nodes"][i]["state"].clone();
+    proxies[2].cut();
+    let lease = api.acquire(&name, json!({"ttl_ms": 60_000})).await.ok();
+    proxies[2].heal();
+    eventually("node 3 is back", async || state(2).await == "voting").await;
+    proxies[1].cut();
+    eventually("node 2 is away", async || state(1).await == "down").await;
+    api.extend(&name, &lease).await.problem(503, "quorum_unavailable");
+    // Nobody gets it: it is valid, and its holder knows nothing of all this.
+    let other = cluster.server(&[]).await;
+    other.api().acquire(&name, json!({})).await.problem(409, "lock_held");
+    proxies[1].heal();
+    eventually("node 2 is back", async || state(1).await == "voting").await;
+    assert_eq!(token(&api.extend(&name, &lease).await.ok()), token(&lease));
 }

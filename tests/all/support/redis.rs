@@ -16,6 +16,7 @@ pub struct Redis {
     child: Option<Child>,
     port: u16,
     options: Vec<String>,
+    environment: Vec<(String, String)>,
     directory: PathBuf,
     password: Option<String>,
 }
@@ -29,6 +30,8 @@ pub struct RedisOptions {
     pub persistent: bool,
     /// Further arguments.
     pub arguments: Vec<String>,
+    /// What its environment has besides ours.
+    pub environment: Vec<(String, String)>,
 }
 
 /// Ports below the range from which the system takes them for outgoing connections: a node that
@@ -94,6 +97,7 @@ impl Redis {
             child: None,
             port: 0,
             options: arguments,
+            environment: options.environment,
             directory: new_directory(),
             password: options.password,
         };
@@ -114,6 +118,7 @@ impl Redis {
             .arg("--dir")
             .arg(&self.directory)
             .args(&self.options)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -125,7 +130,9 @@ impl Redis {
             if child.try_wait().expect("its status").is_some() {
                 return false;
             }
-            if self.info_of("server").is_some_and(|info| info["process_id"] == pid.to_string()) {
+            let is_ours = self.info_of("server").is_some_and(|info| info["process_id"] == pid.to_string());
+            // While it loads its data it answers nothing else.
+            if is_ours && self.try_command::<String>(&["PING"]).is_ok() {
                 self.child = Some(child);
                 return true;
             }

@@ -1,0 +1,309 @@
+//! API keys: who may do what with which names.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::redis::new_directory;
+use crate::support::server::run_quorate;
+use crate::support::{Api, Cluster, Server, eventually, secret};
+
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    /// Keys as (secret, scopes, prefixes).
+    fn new(keys: &[(&str, &[&str], Option<&[&str]>)]) -> Self {
+        let file = Self(new_directory().join("keys.toml"));
+        file.write(keys);
+        file
+    }
+
+    fn write(&self, keys: &[(&str, &[&str], Option<&[&str]>)]) {
+        let mut text = String::from("# keys of a test\n");
+        for (secret, scopes, prefixes) in keys {
+            let hash = hex::encode(Sha256::digest(secret));
+            text += &format!("[[key]]\nname = \"{secret}-name\"\nsha256 = \"{hash}\"\nscopes = {scopes:?}\n");
+            if let Some(prefixes) = prefixes {
+                text += &format!("prefixes = {prefixes:?}\n");
+            }
+        }
+        std::fs::write(&self.0, text).unwrap();
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.parent().unwrap());
+    }
+}
+
+const READER: &str = "reader-secret-0123456789";
+const LOCKER: &str = "locker-secret-0123456789";
+const ADMIN: &str = "admin-secret-0123456789";
+const ORDERS: &str = "orders-secret-0123456789";
+const OWNER: &str = "owner-secret-0123456789";
+
+fn keys() -> KeyFile {
+    KeyFile::new(&[
+        (READER, &["read"], None),
+        (LOCKER, &["lock"], None),
+        (ADMIN, &["admin"], None),
+        (ORDERS, &["read", "lock", "admin"], Some(&["orders:", "shared:"])),
+        (OWNER, &["read", "lock", "admin"], None),
+    ])
+}
+
+async fn keyed() -> (Cluster, Server, KeyFile) {
+    let (cluster, keys) = (Cluster::new(1), keys());
+    let server = Server::start(&cluster.options().with(&["--api-keys", keys.path(), "--log-level", "trace"]));
+    let api = server.api();
+    eventually("it is ready", || async { api.get("/readyz").await.status == 200 }).await;
+    (cluster, server, keys)
+}
+
+fn with(api: &Api, key: &str) -> Api {
+    api.with_header("authorization", &format!("Bearer {key}"))
+}
+
+const LEASE_ID: &str = "0123456789abcdef0123456789abcdef0000000000002a";
+
+/// Every operation with what it takes: (method, path, body, scope).
+fn operations(name: &str) -> Vec<(&'static str, String, Value, &'static str)> {
+    let lease = json!({"lease_id": LEASE_ID});
+    let names = json!({"names": [format!("{name}:a"), format!("{name}:b")]});
+    let mut held = names.clone();
+    held["lease_id"] = json!(LEASE_ID);
+    vec![
+        ("GET", format!("/v1/locks/{name}"), Value::Null, "read"),
+        ("GET", format!("/v1/locks?prefix={name}"), Value::Null, "read"),
+        ("GET", format!("/v1/semaphores/{name}"), Value::Null, "read"),
+        ("GET", format!("/v1/elections/{name}"), Value::Null, "read"),
+        ("GET", format!("/v1/fencing/{name}"), Value::Null, "read"),
+        ("POST", format!("/v1/locks/{name}/acquire"), json!({"ttl_ms": 100}), "lock"),
+        ("POST", format!("/v1/locks/{name}/extend"), lease.clone(), "lock"),
+        ("POST", format!("/v1/locks/{name}/release"), lease.clone(), "lock"),
+        ("POST", "/v1/multilocks/acquire".to_owned(), names, "lock"),
+        ("POST", "/v1/multilocks/extend".to_owned(), held.clone(), "lock"),
+        ("POST", "/v1/multilocks/release".to_owned(), held, "lock"),
+        ("POST", format!("/v1/semaphores/{name}/acquire"), json!({"limit": 3, "ttl_ms": 100}), "lock"),
+        ("POST", format!("/v1/semaphores/{name}/extend"), lease.clone(), "lock"),
+        ("POST", format!("/v1/semaphores/{name}/release"), lease.clone(), "lock"),
+        ("POST", format!("/v1/elections/{name}/campaign"), json!({"candidate": "c", "ttl_ms": 100}), "lock"),
+        ("POST", format!("/v1/elections/{name}/extend"), lease.clone(), "lock"),
+        (
+            "POST",
+            format!("/v1/elections/{name}/proclaim"),
+            json!({"lease_id": LEASE_ID, "value": "v"}),
+            "lock",
+        ),
+        ("POST", format!("/v1/elections/{name}/resign"), lease, "lock"),
+        ("POST", format!("/v1/fencing/{name}/issue"), json!({}), "lock"),
+        ("POST", format!("/v1/fencing/{name}/check"), json!({"fencing_token": 1_u64 << 52}), "lock"),
+        ("DELETE", format!("/v1/locks/{name}"), Value::Null, "admin"),
+    ]
+}
+
+async fn call(api: &Api, method: &str, path: &str, body: &Value) -> crate::support::Answer {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    api.send(method, path, &[("content-type", "application/json")], body.as_bytes()).await
+}
+
+#[tokio::test]
+async fn without_a_key_only_what_probes_and_readers_of_the_docs_need_is_open() {
+    let (_cluster, server, _keys) = keyed().await;
+    let api = server.api();
+    for path in ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs"] {
+        let status = api.get(path).await.status;
+        assert!((200..400).contains(&status), "{path}: {status}");
+    }
+    let strangers = [
+        ("no key", api.clone()),
+        ("an unknown key", with(&api, "nobody-secret-0123456789")),
+        ("an empty key", with(&api, "")),
+        ("another scheme", api.with_header("authorization", &format!("Basic {OWNER}"))),
+        ("a bare key", api.with_header("authorization", OWNER)),
+        ("a longer key", with(&api, &format!("{OWNER}0"))),
+        ("a shorter key", with(&api, &OWNER[1..])),
+        ("the hash of a key", with(&api, &hex::encode(Sha256::digest(OWNER)))),
+    ];
+    for (who, stranger) in strangers {
+        for (method, path, body, _) in operations("orders:1") {
+            let answer = call(&stranger, method, &path, &body).await;
+            assert_eq!(answer.status, 401, "{who}: {method} {path}: {}", answer.text());
+            answer.problem(401, "unauthenticated");
+            assert!(answer.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer")));
+        }
+        stranger.get("/v1/nodes").await.problem(401, "unauthenticated");
+    }
+}
+
+#[tokio::test]
+async fn a_key_may_do_what_its_scopes_say_and_nothing_else() {
+    let (_cluster, server, _keys) = keyed().await;
+    let api = server.api();
+    for (key, may) in [(READER, "read"), (LOCKER, "lock"), (ADMIN, "admin"), (OWNER, "everything")] {
+        let api = with(&api, key);
+        for (i, (method, path, body, scope)) in operations("free").into_iter().enumerate() {
+            let path = path.replace("free", &format!("free{i}"));
+            let answer = call(&api, method, &path, &body).await;
+            if may == "everything" || may == scope {
+                assert!(matches!(answer.status, 200 | 409), "{may}: {method} {path}: {}", answer.text());
+            } else {
+                assert_eq!(answer.status, 403, "{may}: {method} {path}: {}", answer.text());
+                answer.problem(403, "forbidden");
+            }
+        }
+        let nodes = api.get("/v1/nodes").await;
+        assert_eq!(nodes.status, if matches!(may, "read" | "everything") { 200 } else { 403 });
+    }
+}
+
+#[tokio::test]
+async fn a_key_may_touch_only_names_with_its_prefixes() {
+    let (_cluster, server, _keys) = keyed().await;
+    let api = with(&server.api(), ORDERS);
+    for name in ["orders:1", "shared:x", "orders:"] {
+        for (method, path, body, _) in operations(name) {
+            let answer = call(&api, method, &path, &body).await;
+            assert!(matches!(answer.status, 200 | 409), "{method} {path}: {}", answer.text());
+        }
+    }
+    for name in ["order:1", "xorders:1", "orders", "Orders:1", "secret"] {
+        for (method, path, body, _) in operations(name) {
+            let answer = call(&api, method, &path, &body).await;
+            // Names of a multilock of "orders" begin with "orders:", which is fine.
+            if name == "orders" && path.contains("multilocks") {
+                continue;
+            }
+            // A list may also just leave out what is not to be seen.
+            if path.contains('?') && answer.status == 200 {
+                assert_eq!(answer.json()["locks"], json!([]));
+                continue;
+            }
+            assert_eq!(answer.status, 403, "{method} {path}: {}", answer.text());
+            answer.problem(403, "forbidden");
+        }
+    }
+    // Percent-encoded it is the same name.
+    api.acquire("%6Frders:2", json!({})).await.ok();
+    api.acquire("%73ecret", json!({})).await.problem(403, "forbidden");
+    // One foreign member is one too many.
+    let names = json!({"names": ["orders:3", "secret"]});
+    api.post("/v1/multilocks/acquire", names).await.problem(403, "forbidden");
+    assert_eq!(api.lock("orders:3").await["held"], false);
+    // A list shows nothing of others.
+    with(&server.api(), OWNER).acquire("secret", json!({"owner": "somebody"})).await.ok();
+    let everything = api.get("/v1/locks").await;
+    assert!(!everything.text().contains("secret"), "{}", everything.text());
+}
+
+#[tokio::test]
+async fn keys_are_read_again_when_the_file_changes() {
+    let (_cluster, server, keys) = keyed().await;
+    let api = server.api();
+    with(&api, OWNER).acquire("before", json!({})).await.ok();
+    with(&api, "fresh-secret-0123456789").get("/v1/nodes").await.problem(401, "unauthenticated");
+    keys.write(&[("fresh-secret-0123456789", &["read"], None)]);
+    eventually("the new key is known", || async {
+        with(&api, "fresh-secret-0123456789").get("/v1/nodes").await.status == 200
+    })
+    .await;
+    with(&api, OWNER).get("/v1/nodes").await.problem(401, "unauthenticated");
+    // A file that cannot be read changes nothing.
+    std::fs::write(&keys.0, "[[key]]\nname = ").unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+    with(&api, "fresh-secret-0123456789").get("/v1/nodes").await.ok();
+}
+
+#[tokio::test]
+async fn a_key_is_shown_by_nothing() {
+    let (_cluster, server, _keys) = keyed().await;
+    let api = server.api();
+    for key in [OWNER, ORDERS, "unknown-secret-0123456789"] {
+        let api = with(&api, key);
+        api.acquire("orders:9", json!({})).await;
+        api.acquire("orders:9", json!({"ttl": 1})).await;
+        api.acquire("elsewhere", json!({})).await;
+    }
+    let shown = server.log() + &api.get("/metrics").await.text();
+    for key in [OWNER, ORDERS, "unknown-secret-0123456789"] {
+        let line = shown.lines().find(|line| line.contains(key) && !line.contains(&format!("{key}-name")));
+        assert_eq!(line, None);
+    }
+}
+
+#[tokio::test]
+async fn a_new_key_is_printed_once_with_its_entry() {
+    let output = run_quorate(&[
+        "keys", "new", "--name", "ci", "--scope", "lock", "--scope", "read", "--prefix", "ci:",
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let start = said.find("[[key]]").unwrap_or_else(|| panic!("no entry: {said}"));
+    let entry: String = said[start..]
+        .lines()
+        .take_while(|line| !line.trim().is_empty())
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let table: toml::Table = entry.parse().unwrap_or_else(|why| panic!("{why}: {entry}"));
+    let hash = table["key"][0]["sha256"].as_str().unwrap();
+    let of_words = |word: &&str| hex::encode(Sha256::digest(word.trim_matches(['"', '\'', '`']))) == hash;
+    let key = said.split_whitespace().find(of_words).unwrap_or_else(|| panic!("no key in {said}"));
+    assert!(key.len() >= 32, "{key}");
+    // It works as printed.
+    let file = KeyFile::new(&[]);
+    std::fs::write(&file.0, &entry).unwrap();
+    let cluster = Cluster::new(1);
+    let server = Server::start(&cluster.options().with(&["--api-keys", file.path()]));
+    let api = with(&server.api(), key.trim_matches(['"', '\'', '`']));
+    eventually("it is ready", || async { api.get("/readyz").await.status == 200 }).await;
+    let lease = api.acquire("ci:build", json!({})).await.ok();
+    assert!(!secret(&lease).is_empty());
+    api.acquire("other", json!({})).await.problem(403, "forbidden");
+    api.delete("/v1/locks/ci:build").await.problem(403, "forbidden");
+}
+
+#[tokio::test]
+async fn without_keys_only_loopback_is_listened_on() {
+    let cluster = Cluster::new(1);
+    for address in ["0.0.0.0:0", "[::]:0"] {
+        let Err(failed) = Server::try_start(&cluster.options().with(&["--listen", address])) else {
+            panic!("serves everybody on {address}");
+        };
+        assert!(!failed.status.success());
+        assert!(failed.stderr.contains("--insecure-no-auth"), "{}", failed.stderr);
+    }
+    let open = Server::start(&cluster.options().with(&["--listen", "0.0.0.0:0", "--insecure-no-auth"]))
+        .ready()
+        .await;
+    open.api().acquire("open", json!({})).await.ok();
+    let keys = keys();
+    let guarded =
+        Server::start(&cluster.options().with(&["--listen", "0.0.0.0:0", "--api-keys", keys.path()]));
+    guarded.api().get("/v1/nodes").await.problem(401, "unauthenticated");
+}
+
+#[tokio::test]
+async fn a_key_file_that_is_wrong_keeps_the_server_from_starting() {
+    let cluster = Cluster::new(1);
+    let file = KeyFile::new(&[]);
+    for text in [
+        "[[key]]\nname = \"a\"\n",
+        "[[key]]\nname = \"a\"\nsha256 = \"zz\"\nscopes = [\"read\"]\n",
+        "[[key]]\nname = \"a\"\nsha256 = \"SHA\"\nscopes = [\"fly\"]\n",
+        "[[key]]\nname = \"a\"\nsha256 = \"SHA\"\nscope = [\"read\"]\n",
+        "nonsense",
+    ] {
+        let text = text.replace("SHA", &hex::encode(Sha256::digest("x")));
+        std::fs::write(&file.0, &text).unwrap();
+        let started = Server::try_start(&cluster.options().with(&["--api-keys", file.path()]));
+        assert!(started.is_err(), "starts with {text}");
+    }
+    let missing = Server::try_start(&cluster.options().with(&["--api-keys", "/nowhere/keys.toml"]));
+    assert!(missing.is_err_and(|failed| failed.stderr.contains("/nowhere/keys.toml")));
+}

@@ -1,0 +1,395 @@
+//! A node that may have forgotten leases abstains until all of them have expired, and a node that
+//! must not vote never does.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::server::{init, libfaketime};
+use crate::support::{
+    Api, Cluster, Redis, RedisOptions, Server, ServerOptions, eventually, number, token, unique,
+};
+
+/// Short, so that a quarantine is over soon.
+const MAX_TTL: [&str; 2] = ["--max-ttl", "2s"];
+const MAX_TTL_MS: u64 = 2_000;
+
+async fn node(api: &Api, i: usize) -> Value {
+    api.get("/v1/nodes").await.ok()["nodes"][i].clone()
+}
+
+async fn becomes(api: &Api, i: usize, state: &str) {
+    eventually(&format!("node {} is {state}", i + 1), || async { node(api, i).await["state"] == state })
+        .await;
+}
+
+async fn marked() -> (Cluster, Server) {
+    let cluster = Cluster::with(3, &RedisOptions::default(), &MAX_TTL);
+    let server = cluster.server(&MAX_TTL).await;
+    (cluster, server)
+}
+
+/// What every node that forgot goes through, and that locks go on with the two others.
+async fn is_quarantined_and_then_votes(server: &Server, i: usize, lost_at: Instant) {
+    let api = server.api();
+    becomes(&api, i, "quarantined").await;
+    let seen = node(&api, i).await;
+    if seen["state"] == "quarantined" {
+        assert!(seen["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{seen}");
+    }
+    let series =
+        format!(r#"quorate_node_state{{node="{}",state="quarantined"}}"#, seen["id"].as_str().unwrap());
+    assert_eq!(api.metric(&series).await, 1.0);
+    let name = unique("meanwhile");
+    let lease = api.acquire(&name, json!({"ttl_ms": 2_000})).await.ok();
+    assert!(number(&lease["nodes"], "granted") <= 2, "it votes: {lease}");
+    assert_eq!(api.release(&name, &lease).await.ok(), json!({"released": true}));
+    becomes(&api, i, "voting").await;
+    let waited = lost_at.elapsed();
+    println!("a node that forgot was silent for {waited:?} with a max_ttl of 2 s");
+    assert!(waited >= Duration::from_millis(MAX_TTL_MS), "it votes after {waited:?}");
+    assert!(server.log().contains("quarantined"), "{}", server.log());
+}
+
+#[tokio::test]
+async fn a_node_that_restarts_empty_abstains_for_the_longest_ttl() {
+    let (mut cluster, server) = marked().await;
+    cluster.nodes[1].kill();
+    let lost_at = Instant::now();
+    cluster.nodes[1].restart();
+    is_quarantined_and_then_votes(&server, 1, lost_at).await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_flushed_abstains_for_the_longest_ttl() {
+    let (cluster, server) = marked().await;
+    let lost_at = Instant::now();
+    cluster.nodes[2].command::<()>(&["FLUSHALL"]);
+    is_quarantined_and_then_votes(&server, 2, lost_at).await;
+}
+
+#[tokio::test]
+async fn a_node_that_restarts_with_old_data_abstains_for_the_longest_ttl() {
+    let options = RedisOptions { persistent: true, ..RedisOptions::default() };
+    let mut cluster = Cluster::with(3, &options, &MAX_TTL);
+    let server = cluster.server(&MAX_TTL).await;
+    cluster.nodes[0].kill();
+    let lost_at = Instant::now();
+    cluster.nodes[0].restart();
+    assert!(!cluster.nodes[0].dump().is_empty(), "its marker came back");
+    is_quarantined_and_then_votes(&server, 0, lost_at).await;
+}
+
+/// The failure that the quarantine is for: a lease on two of three nodes, one of which forgets it.
+#[tokio::test]
+async fn nobody_is_let_in_through_nodes_that_forgot() {
+    let (mut cluster, server) = marked().await;
+    let second = cluster.server(&MAX_TTL).await;
+    for round in 0..2 {
+        server.all_voting().await;
+        second.all_voting().await;
+        let name = unique("amnesia");
+        cluster.nodes[2].kill();
+        let asked = Instant::now();
+        let lease = server.api().acquire(&name, json!({"ttl_ms": 2_000})).await.ok();
+        let valid_until = asked + Duration::from_millis(number(&lease, "validity_ms"));
+        if round == 0 {
+            cluster.nodes[1].kill();
+            cluster.nodes[1].restart();
+        } else {
+            cluster.nodes[1].command::<()>(&["FLUSHALL"]);
+        }
+        cluster.nodes[2].restart();
+        // Any of the servers, one of them started just now.
+        let third = Server::start(&cluster.options().with(&MAX_TTL));
+        let next = 'granted: loop {
+            for api in [server.api(), second.api(), third.api()] {
+                let answer = api.acquire(&name, json!({"ttl_ms": 2_000})).await;
+                if answer.status == 200 {
+                    break 'granted answer.ok();
+                }
+                assert!(matches!(answer.status, 409 | 503), "{}", answer.text());
+            }
+            assert!(asked.elapsed() < crate::support::PATIENCE, "it never comes back");
+        };
+        let now = Instant::now();
+        assert!(now >= valid_until, "granted twice, {:?} before the first lease ends", valid_until - now);
+        assert!(token(&next) > token(&lease));
+    }
+}
+
+#[tokio::test]
+async fn a_total_loss_lets_nobody_in_before_the_leases_have_expired() {
+    let (cluster, server) = marked().await;
+    let api = server.api();
+    let name = unique("total");
+    let asked = Instant::now();
+    let lease = api.acquire(&name, json!({"ttl_ms": 2_000})).await.ok();
+    let valid_until = asked + Duration::from_millis(number(&lease, "validity_ms"));
+    cluster.nodes.iter().for_each(|node| node.command::<()>(&["FLUSHALL"]));
+    api.acquire(&name, json!({})).await.problem(503, "quorum_unavailable");
+    api.get("/readyz").await.problem(503, "quorum_unavailable");
+    let next = api.acquire(&name, json!({"wait_ms": 60_000})).await.ok();
+    assert!(Instant::now() >= valid_until);
+    assert!(token(&next) > token(&lease));
+}
+
+#[tokio::test]
+async fn blank_nodes_are_waited_for_and_then_marked_by_the_servers_alike() {
+    let cluster = Cluster::blank(3, &RedisOptions::default());
+    let started = Instant::now();
+    let (one, two) = (
+        Server::start(&cluster.options().with(&MAX_TTL)),
+        // Another order is the same deployment.
+        Server::start(&ServerOptions::over(cluster.urls().into_iter().rev()).with(&MAX_TTL)),
+    );
+    for server in [&one, &two] {
+        let problem = server.api().get("/readyz").await.problem(503, "quorum_unavailable");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("quarantined") && detail.contains("blank"), "{detail}");
+        server.api().acquire("early", json!({})).await.problem(503, "quorum_unavailable");
+        let first = node(&server.api(), 0).await;
+        assert!((1..=MAX_TTL_MS + 100).contains(&number(&first, "voting_in_ms")), "{first}");
+    }
+    one.all_voting().await;
+    two.all_voting().await;
+    assert!(started.elapsed() >= Duration::from_millis(MAX_TTL_MS), "{:?}", started.elapsed());
+    let lease = one.api().acquire("together", json!({"ttl_ms": 2_000})).await.ok();
+    two.api().acquire("together", json!({"ttl_ms": 2_000})).await.problem(409, "lock_held");
+    assert_eq!(two.api().release("together", &lease).await.ok(), json!({"released": true}));
+    for server in [&one, &two] {
+        assert!(server.log().contains("blank"), "{}", server.log());
+    }
+}
+
+#[tokio::test]
+async fn init_ends_the_wait_of_servers_that_run_already() {
+    let cluster = Cluster::blank(3, &RedisOptions::default());
+    // With the default of five minutes nobody would wait for it.
+    let server = Server::start(&cluster.options());
+    server.api().acquire("early", json!({})).await.problem(503, "quorum_unavailable");
+    cluster.init(&[]);
+    server.all_voting().await;
+    server.api().acquire("now", json!({})).await.ok();
+}
+
+#[tokio::test]
+async fn init_is_idempotent_in_any_order_and_after_a_run_that_broke_off() {
+    let cluster = Cluster::new(5);
+    let marks = || cluster.nodes.iter().map(Redis::dump).collect::<Vec<_>>();
+    let before = marks();
+    assert!(before.iter().all(|keys| keys.len() == 1), "one marker each: {before:?}");
+    cluster.init(&[]);
+    let mut urls = cluster.urls();
+    urls.reverse();
+    urls.swap(0, 2);
+    let output = init(&urls, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(marks(), before);
+    // Two were marked when it broke off.
+    for node in &cluster.nodes[2..] {
+        node.command::<()>(&["FLUSHALL"]);
+    }
+    let output = init(&urls, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(marks(), before, "nothing changed but what was missing");
+    let server = cluster.server(&[]).await;
+    server.api().acquire("works", json!({})).await.ok();
+}
+
+#[tokio::test]
+async fn init_does_not_spare_a_node_that_restarted_its_quarantine() {
+    let (mut cluster, server) = marked().await;
+    cluster.nodes[0].kill();
+    let lost_at = Instant::now();
+    cluster.nodes[0].restart();
+    cluster.init(&MAX_TTL);
+    is_quarantined_and_then_votes(&server, 0, lost_at).await;
+}
+
+/// Asserts that `serve` and `init` end with an error that names one of these nodes.
+fn refused(urls: &[String], named: &[&Redis], why: &[&str]) {
+    let names = |text: &str| named.iter().any(|node| text.contains(&node.port().to_string()));
+    let tells = |text: &str| why.iter().any(|word| text.contains(word));
+    let Err(failed) = Server::try_start(&ServerOptions::over(urls.iter().cloned())) else {
+        panic!("serve starts over {urls:?}");
+    };
+    assert!(!failed.status.success());
+    assert!(names(&failed.stderr) && tells(&failed.stderr), "which node, and why? {}", failed.stderr);
+    let output = init(urls, &[]);
+    assert!(!output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(names(&stderr) && tells(&stderr), "which node, and why? {stderr}");
+}
+
+#[tokio::test]
+async fn a_replica_is_refused() {
+    let cluster = Cluster::blank(3, &RedisOptions::default());
+    let port = cluster.nodes[0].port().to_string();
+    cluster.nodes[2].command::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+    refused(&cluster.urls(), &[&cluster.nodes[2]], &["replica"]);
+}
+
+#[tokio::test]
+async fn a_node_that_may_evict_is_refused() {
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        let cluster = Cluster::blank(3, &RedisOptions::default());
+        cluster.nodes[1].command::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        refused(&cluster.urls(), &[&cluster.nodes[1]], &[policy]);
+    }
+}
+
+#[tokio::test]
+async fn two_urls_of_the_same_node_are_refused() {
+    let cluster = Cluster::blank(3, &RedisOptions::default());
+    let mut urls = cluster.urls();
+    urls[2] = urls[0].replace("127.0.0.1", "localhost");
+    refused(&urls, &[&cluster.nodes[0]], &["same", "twice"]);
+    urls[2] = format!("{}/3", urls[0]);
+    refused(&urls, &[&cluster.nodes[0]], &["same", "twice"]);
+    urls[2] = urls[0].clone();
+    refused(&urls, &[&cluster.nodes[0]], &["same", "twice"]);
+}
+
+#[tokio::test]
+async fn another_number_of_nodes_is_refused() {
+    let five = Cluster::new(5);
+    let all: Vec<&Redis> = five.nodes.iter().collect();
+    refused(&five.urls()[..3], &all, &["5"]);
+    let three = Cluster::new(3);
+    let blank = Cluster::blank(2, &RedisOptions::default());
+    let urls = [three.urls(), blank.urls()].concat();
+    refused(&urls, &three.nodes.iter().collect::<Vec<_>>(), &["3"]);
+    assert!(
+        blank.nodes.iter().all(|node| node.dump().is_empty()),
+        "a node was marked by a run that was refused"
+    );
+}
+
+#[tokio::test]
+async fn a_node_of_another_deployment_is_refused() {
+    let (ours, theirs) = (Cluster::new(3), Cluster::new(3));
+    let before = theirs.nodes[0].dump();
+    let urls = vec![ours.nodes[0].url(), ours.nodes[1].url(), theirs.nodes[0].url()];
+    refused(&urls, &[&theirs.nodes[0]], &["another deployment", "different deployment"]);
+    assert_eq!(theirs.nodes[0].dump(), before);
+    // Both deployments themselves are untouched.
+    ours.server(&[]).await;
+    theirs.server(&[]).await;
+}
+
+#[tokio::test]
+async fn deployments_with_different_prefixes_share_nodes() {
+    let cluster = Cluster::new(3);
+    cluster.init(&["--key-prefix", "second"]);
+    let (one, two) = (cluster.server(&[]).await, cluster.server(&["--key-prefix", "second"]).await);
+    one.api().acquire("name", json!({})).await.ok();
+    two.api().acquire("name", json!({})).await.ok();
+    one.api().acquire("name", json!({})).await.problem(409, "lock_held");
+}
+
+#[tokio::test]
+async fn a_node_that_becomes_unfit_is_refused_when_it_is_connected_to_again_and_may_come_back() {
+    let (cluster, server) = marked().await;
+    let api = server.api();
+    let unfit: [(&[&str], &[&str]); 2] = [
+        (
+            &["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"],
+            &["CONFIG", "SET", "maxmemory-policy", "noeviction"],
+        ),
+        (&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+    ];
+    for (breaks, mends) in unfit {
+        let redis = &cluster.nodes[1];
+        let reconnect =
+            || drop(redis.try_command::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]));
+        redis.command::<()>(breaks);
+        reconnect();
+        becomes(&api, 1, "refused").await;
+        let seen = node(&api, 1).await;
+        assert!(seen["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{seen}");
+        api.get("/readyz").await.ok();
+        let lease = api.acquire(&unique("two"), json!({"ttl_ms": 2_000})).await.ok();
+        assert_eq!(number(&lease["nodes"], "granted"), 2);
+        redis.command::<()>(mends);
+        reconnect();
+        becomes(&api, 1, "voting").await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_be_reached_at_start_is_no_reason_not_to_start() {
+    let mut cluster = Cluster::with(3, &RedisOptions::default(), &MAX_TTL);
+    cluster.nodes[0].kill();
+    let server = Server::start(&cluster.options().with(&MAX_TTL)).ready().await;
+    assert_eq!(node(&server.api(), 0).await["state"], "down");
+    server.api().acquire("two", json!({"ttl_ms": 2_000})).await.ok();
+    cluster.nodes[0].restart();
+    server.all_voting().await;
+    // For init it is.
+    cluster.nodes[0].kill();
+    let output = init(&cluster.urls(), &MAX_TTL);
+    assert!(!output.status.success());
+    let port = cluster.nodes[0].port().to_string();
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&port), "which node?");
+}
+
+#[tokio::test]
+async fn the_longest_ttl_of_any_server_counts_for_all() {
+    let (mut cluster, server) = marked().await;
+    // Another server lets leases live longer; once it has been there, every node knows.
+    let longer = cluster.server(&["--max-ttl", "60s"]).await;
+    longer.api().acquire("long", json!({"ttl_ms": 60_000})).await.ok();
+    drop(longer);
+    server.all_voting().await;
+    cluster.nodes[1].restart();
+    becomes(&server.api(), 1, "quarantined").await;
+    eventually("it knows for how long", || async {
+        node(&server.api(), 1).await.get("voting_in_ms").is_some()
+    })
+    .await;
+    let wait = number(&node(&server.api(), 1).await, "voting_in_ms");
+    assert!(wait > 30_000, "only {wait} ms, although a lease of 60 s may be out");
+}
+
+#[tokio::test]
+async fn a_node_whose_clock_steps_abstains_for_the_longest_ttl() {
+    let Some(library) = libfaketime() else { return };
+    let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+    if !std::path::Path::new(libc).exists() {
+        println!("SKIPPED: {libc} is not there to be loaded before libfaketime");
+        return;
+    }
+    let directory = crate::support::redis::new_directory();
+    let clock = directory.join("clock");
+    let set = |offset: &str| std::fs::write(&clock, offset).unwrap();
+    set("+0s");
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let environment = [
+        ("LD_PRELOAD", format!("{}:{libc}", text(&library))),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ("FAKETIME_NO_CACHE", "1".to_owned()),
+        ("FAKETIME_TIMESTAMP_FILE", text(&clock)),
+    ];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    let mut cluster = Cluster::blank(2, &RedisOptions::default());
+    cluster.nodes.push(Redis::with(RedisOptions { environment, ..RedisOptions::default() }));
+    cluster.init(&MAX_TTL);
+    let server = cluster.server(&MAX_TTL).await;
+    let api = server.api();
+    for step in ["+60s", "+0s"] {
+        let name = unique("step");
+        let lease = api.acquire(&name, json!({"ttl_ms": 2_000})).await.ok();
+        let stepped_at = Instant::now();
+        set(step);
+        becomes(&api, 2, "quarantined").await;
+        let seen = node(&api, 2).await;
+        assert!(seen["reason"].as_str().is_some_and(|reason| reason.contains("clock")), "{seen}");
+        // The two others know better.
+        assert_eq!(token(&api.extend(&name, &lease).await.ok()), token(&lease));
+        api.acquire(&name, json!({})).await.problem(409, "lock_held");
+        becomes(&api, 2, "voting").await;
+        assert!(stepped_at.elapsed() >= Duration::from_millis(MAX_TTL_MS), "{:?}", stepped_at.elapsed());
+    }
+    let _ = std::fs::remove_dir_all(directory);
+}
