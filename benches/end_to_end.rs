@@ -623,6 +623,9 @@ fn scale() -> Result<(), Error> {
         ("waiter", "/v1/locks/crowd/acquire", "{\"wait_ms\":60000}", 2000),
         ("held stream", "/v1/locks/held:N/hold", "{\"ttl_ms\":30000}", 2000),
     ] {
+        // A server of its own, whose memory nobody has used before.
+        let deployment = crate::deployment(3, 1);
+        let (server, address) = &deployment.servers[0];
         if what == "waiter" {
             request(*address, "POST", path, "{\"ttl_ms\":300000}");
         }

@@ -38,7 +38,7 @@ guarded() (
   if [[ $ended == "$keeper" ]]; then
     kill "$work" 2>/dev/null || true
     wait "$work" || true
-    exit $LOST
+    exit "$LOST"
   fi
   kill "$keeper" 2>/dev/null || true
   wait "$keeper" || true # no extension may overtake the release

@@ -19,7 +19,7 @@ call_now() { # notes since when at the earliest, and until when at the latest, i
 for ((i = 0; i < limit; i++)); do call_now 0; done
 status=0
 refusal=$(rate_limited "$name" $limit $window_ms) || status=$?
-check "the fifth call within the window is refused" [ "$(jq -r .code <<<"$refusal")" = semaphore_full ]
+check "the fifth call within the window is refused" [ "$status $(jq -r .code <<<"$refusal")" = "$HELD semaphore_full" ]
 check "and told when to try again" [ "$(jq .retry_after_ms <<<"$refusal")" -ge 0 ]
 for ((i = 0; i <= limit; i++)); do call_now 30000; done
 for ((i = limit; i < ${#granted[@]}; i++)); do

@@ -19,8 +19,8 @@ class Stale(Exception):
 def write(db, document, text, token):
     with db:  # one statement: compared and written at once
         changed = db.execute(
-            "UPDATE documents SET text = $1, fence_token = $2 WHERE id = $3 AND fence_token < $2",
-            (text, token, document),
+            "UPDATE documents SET text = :text, fence_token = :token WHERE id = :id AND fence_token < :token",
+            {"text": text, "token": token, "id": document},
         ).rowcount
     if not changed:
         raise Stale(document)

@@ -484,7 +484,7 @@ impl Engine {
             let renewal = Renewal::Ttl(ask.ttl_ms);
             let raise = calls::extend(&self.bounds, ask.scope, &lease, token, renewal, None);
             let raised = self.poll(&Arc::new(raise)).await;
-            if raised.count.verdict() != Verdict::Carried {
+            if raised.count.extension_verdict() != Verdict::Carried {
                 return Round::NoQuorum(raised.count.nodes());
             }
         }
@@ -542,7 +542,7 @@ impl Engine {
             lost: SmallVec::new(),
             ballot: Ballot::default(),
         };
-        while votes.count.verdict() == Verdict::Open {
+        while votes.count.extension_verdict() == Verdict::Open {
             let Some((i, answer)) = ballot.next().await else { break };
             votes.take(i, answer);
         }
@@ -563,7 +563,7 @@ impl Engine {
         let started = self.clock.now();
         let mut votes = self.poll(&Arc::new(command)).await;
         let nodes = votes.count.nodes();
-        match (votes.count.verdict(), votes.stored.take()) {
+        match (votes.count.extension_verdict(), votes.stored.take()) {
             (Verdict::Carried, Some(stored)) => {
                 let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
                 let valid_until = started + Duration::from_millis(left);

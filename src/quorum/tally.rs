@@ -56,6 +56,23 @@ impl Count {
         }
     }
 
+    /// The verdict on a lease that was granted before. It is lost only when no quorum can hold
+    /// it any more: nodes that did not answer may, and what may still be valid is neither
+    /// called lost nor undone (PROTOCOL §1.6).
+    pub fn extension_verdict(&self) -> Verdict {
+        let quorum = quorum_of(self.total);
+        let pending = self.pending();
+        if self.yes >= quorum {
+            Verdict::Carried
+        } else if self.yes + self.failed + pending < quorum {
+            Verdict::Rejected
+        } else if self.yes + pending < quorum && (pending == 0 || self.yes + self.failed >= quorum) {
+            Verdict::NoQuorum
+        } else {
+            Verdict::Open
+        }
+    }
+
     /// Votes still out.
     pub fn pending(&self) -> usize {
         self.total - self.yes - self.no - self.failed
@@ -205,6 +222,28 @@ mod tests {
                         .collect();
                     let open = count(total, partial).verdict() == Verdict::Open;
                     assert_eq!(open, ends.len() > 1, "{partial:?} of {total}: {ends:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lease_is_lost_only_when_no_quorum_can_hold_it() {
+        for total in 1..=5 {
+            let quorum = quorum_of(total);
+            for votes in arrivals(total) {
+                let full = count(total, &votes);
+                let expected = if full.yes >= quorum {
+                    Verdict::Carried
+                } else if full.yes + full.failed < quorum {
+                    Verdict::Rejected
+                } else {
+                    Verdict::NoQuorum
+                };
+                assert_eq!(full.extension_verdict(), expected, "{votes:?}");
+                for seen in 0..total {
+                    let early = count(total, &votes[..seen]).extension_verdict();
+                    assert!(early == Verdict::Open || early == expected, "{votes:?} after {seen}");
                 }
             }
         }

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use quorate::clock::{Clock, SystemClock};
 use quorate::node::redis::{RedisNode, RedisOptions};
 use quorate::node::{
     Answer, BoxFuture, Call, Command, HintSink, Marker, Node, NodeError, ReplyTo, Script, Value,
 };
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -78,21 +79,20 @@ impl Server {
     ) -> redis::RedisResult<T> {
         let url = format!("redis://{user}127.0.0.1:{}", self.port);
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        tokio::task::spawn_blocking(move || {
-            let client = redis::Client::open(url)?;
-            let deadline = std::time::Instant::now() + PATIENCE;
-            let mut connection = loop {
-                match client.get_connection_with_timeout(PATIENCE) {
-                    Err(error) if error.is_connection_refusal() && std::time::Instant::now() < deadline => {
-                        std::thread::sleep(Duration::from_millis(2));
-                    }
-                    other => break other?,
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (url, words) = (url.clone(), words.clone());
+            let result = tokio::task::spawn_blocking(move || {
+                let mut connection = redis::Client::open(url)?.get_connection_with_timeout(PATIENCE)?;
+                redis::cmd(&words[0]).arg(&words[1..]).query(&mut connection)
+            });
+            match result.await.unwrap() {
+                Err(error) if error.is_connection_refusal() && Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
                 }
-            };
-            redis::cmd(&words[0]).arg(&words[1..]).query(&mut connection)
-        })
-        .await
-        .unwrap()
+                other => return other,
+            }
+        }
     }
 }
 
@@ -150,7 +150,11 @@ fn send(node: &RedisNode, command: Command) -> Receiver {
 }
 
 async fn ask(node: &RedisNode, command: Command) -> Result<Answer, NodeError> {
-    send(node, command).await.expect("every call is answered")
+    in_time(send(node, command)).await.expect("every call is answered")
+}
+
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("waited in vain for an answer")
 }
 
 fn status() -> Command {
@@ -162,14 +166,13 @@ fn mark(seen: &str, new: &str) -> Command {
 }
 
 fn acquire(lease: &str, key: &str) -> Command {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     Command::new(Script::Acquire)
         .key(&format!("q:undone:{lease}"))
         .key(key)
         .arg(lease)
         .arg("-")
         .number(30_000)
-        .number(now.as_micros() as u64)
+        .number(SystemClock::new().wall_us())
         .number(60_000_000)
         .number(600_000)
         .number(0)
@@ -229,10 +232,60 @@ async fn calls_run_in_the_order_of_their_submission_and_answers_find_their_calle
         std::iter::once(String::new()).chain((1..=3000).map(|i| i.to_string())).collect();
     let receivers: Vec<_> = names.windows(2).map(|pair| send(&node, mark(&pair[0], &pair[1]))).collect();
     for (receiver, name) in receivers.into_iter().zip(&names[1..]) {
-        let answer = receiver.await.unwrap().unwrap();
+        let answer = in_time(receiver).await.unwrap().unwrap();
         assert!(answer.done, "mark {name} came too early or too late");
         assert_eq!(answer.rest, [Value::Text(name.clone())]);
     }
+}
+
+#[tokio::test]
+async fn a_call_is_sent_while_earlier_ones_wait_for_their_answers() {
+    let server = Server::start(&[]);
+    let _: String = server.run(&["PING"]).await.unwrap();
+    let (hold, held) = tokio::sync::watch::channel(false);
+    let url = one_way_street(server.port, held).await;
+    // Only the call itself may wake the driver, no answer and no timeout.
+    let patient = RedisOptions { node_timeout: Duration::from_secs(600), ..options() };
+    let node = RedisNode::new(&url, patient).unwrap();
+    until_up(&node).await;
+
+    hold.send(true).unwrap();
+    let mut receivers = Vec::new();
+    let mut before = String::new();
+    for name in ["a", "b", "c"] {
+        receivers.push(send(&node, mark(&std::mem::replace(&mut before, name.into()), name)));
+        until(
+            "it has run",
+            async || server.run::<Option<String>>(&["GET", "q:node"]).await.unwrap(),
+            |marker| marker.as_deref() == Some(name),
+        )
+        .await;
+    }
+    hold.send(false).unwrap();
+    for receiver in receivers {
+        assert!(in_time(receiver).await.unwrap().unwrap().done);
+    }
+}
+
+/// The address of a proxy that always lets requests through, and answers while not `held`.
+async fn one_way_street(port: u16, held: tokio::sync::watch::Receiver<bool>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut requests, mut to_client) = listener.accept().await.unwrap().0.into_split();
+        let server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let (mut answers, mut to_server) = server.into_split();
+        tokio::spawn(async move { tokio::io::copy(&mut requests, &mut to_server).await });
+        let mut held = held;
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = answers.read(&mut buffer).await {
+            let open = held.wait_for(|held| !held).await.is_ok();
+            if !open || to_client.write_all(&buffer[..length]).await.is_err() {
+                return;
+            }
+        }
+    });
+    url
 }
 
 #[tokio::test]
@@ -251,7 +304,7 @@ async fn large_requests_and_large_replies_arrive_whole() {
     let read = || keys.iter().fold(Command::new(Script::Read), |command, key| command.key(key));
     let receivers: Vec<_> = (0..4).map(|_| send(&node, read())).collect();
     for receiver in receivers {
-        let answer = receiver.await.unwrap().unwrap();
+        let answer = in_time(receiver).await.unwrap().unwrap();
         assert_eq!(answer.rest.len(), 1000);
         for entry in &answer.rest {
             assert_eq!(entry.as_list().unwrap().last(), Some(&Value::Text(data.clone())));
@@ -339,12 +392,12 @@ async fn a_short_stop_keeps_the_connection_and_late_answers_go_nowhere() {
     server.signal("-STOP");
     let late: Vec<_> = (0..100).map(|i| send(&node, mark("", &format!("late{i}")))).collect();
     for receiver in late {
-        assert!(matches!(receiver.await.unwrap(), Err(NodeError::Timeout)));
+        assert!(matches!(in_time(receiver).await.unwrap(), Err(NodeError::Timeout)));
     }
-    let in_time = send(&node, status());
+    let asked = send(&node, status());
     server.signal("-CONT");
     // The hundred answers that come first belong to the hundred before.
-    let answer = in_time.await.unwrap().unwrap();
+    let answer = in_time(asked).await.unwrap().unwrap();
     assert_eq!(answer.rest, [Value::Text("late0".into())]);
     assert_eq!(node.generation(), generation);
 }
@@ -356,11 +409,11 @@ async fn a_full_queue_refuses_and_has_room_again_afterwards() {
     server.signal("-STOP");
     let mut receivers: Vec<_> = (0..20).map(|_| send(&node, status())).collect();
     for receiver in receivers.split_off(16) {
-        assert!(matches!(receiver.await.unwrap(), Err(NodeError::Overloaded)));
+        assert!(matches!(in_time(receiver).await.unwrap(), Err(NodeError::Overloaded)));
     }
     server.signal("-CONT");
     for receiver in receivers {
-        assert!(receiver.await.unwrap().is_ok());
+        assert!(in_time(receiver).await.unwrap().is_ok());
     }
     assert!(ask(&node, status()).await.is_ok());
 }
@@ -369,7 +422,7 @@ async fn a_full_queue_refuses_and_has_room_again_afterwards() {
 async fn a_dropped_node_answers_what_it_owes_and_closes_its_connections() {
     let server = Server::start(&[]);
     let node = connect(&server, options()).await;
-    node.subscribe("a".into()).await.unwrap();
+    in_time(node.subscribe("a".into())).await.unwrap();
     server.signal("-STOP");
     let sent = send(&node, status());
     // Let it leave the queue: what was sent is answered like what was not.
@@ -377,7 +430,7 @@ async fn a_dropped_node_answers_what_it_owes_and_closes_its_connections() {
     let queued = send(&node, status());
     drop(node);
     for receiver in [sent, queued] {
-        assert!(matches!(receiver.await.unwrap(), Err(NodeError::Dropped)));
+        assert!(matches!(in_time(receiver).await.unwrap(), Err(NodeError::Dropped)));
     }
     server.signal("-CONT");
     until(
@@ -402,7 +455,7 @@ async fn a_script_flush_goes_unnoticed_and_keeps_the_order() {
             .map(|name| send(&node, mark(&std::mem::replace(&mut seen, name.clone()), name)))
             .collect();
         for receiver in receivers {
-            assert!(receiver.await.unwrap().unwrap().done);
+            assert!(in_time(receiver).await.unwrap().unwrap().done);
         }
         assert!(ask(&node, status()).await.is_ok(), "scripts that were not called are loaded too");
     }
@@ -418,7 +471,7 @@ async fn a_killed_connection_is_made_anew_and_every_call_is_answered() {
         let receivers: Vec<_> = (0..50).map(|_| send(&node, status())).collect();
         let _: u64 = server.run(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
         for receiver in receivers {
-            let answer = receiver.await.unwrap();
+            let answer = in_time(receiver).await.unwrap();
             assert!(matches!(answer, Ok(_) | Err(NodeError::Connection(_))), "{answer:?}");
         }
         let since = Instant::now();
@@ -438,12 +491,12 @@ async fn a_wrong_type_is_an_abstention_of_that_call_alone() {
     let before = send(&node, acquire(&lease(1), "q:lock:a"));
     let wrong = send(&node, acquire(&lease(2), "q:lock:wrong"));
     let after = send(&node, acquire(&lease(3), "q:lock:b"));
-    assert!(before.await.unwrap().unwrap().done);
-    match wrong.await.unwrap() {
+    assert!(in_time(before).await.unwrap().unwrap().done);
+    match in_time(wrong).await.unwrap() {
         Err(NodeError::Redis(text)) => assert!(text.contains("WRONGTYPE"), "{text}"),
         other => panic!("{other:?}"),
     }
-    assert!(after.await.unwrap().unwrap().done);
+    assert!(in_time(after).await.unwrap().unwrap().done);
 }
 
 #[tokio::test]
@@ -478,13 +531,13 @@ async fn a_late_acquire_behind_its_release_leaves_nothing() {
     let lease = "a".repeat(32);
     let grant = send(&node, acquire(&lease, "q:lock:a"));
     let undo = send(&node, release(&lease, "q:lock:a"));
-    assert!(matches!(grant.await.unwrap(), Err(NodeError::Timeout)));
-    assert!(matches!(undo.await.unwrap(), Err(NodeError::Timeout)));
+    assert!(matches!(in_time(grant).await.unwrap(), Err(NodeError::Timeout)));
+    assert!(matches!(in_time(undo).await.unwrap(), Err(NodeError::Timeout)));
 
     // Over two: the connection of the acquire is given up before the release is sent.
     let other = "b".repeat(32);
     let grant = send(&node, acquire(&other, "q:lock:b"));
-    assert!(grant.await.unwrap().is_err());
+    assert!(in_time(grant).await.unwrap().is_err());
     until("the connection is given up", async || node.connections().0, |&open| open == 0).await;
     server.signal("-CONT");
     until("the release is confirmed", async || ask(&node, release(&other, "q:lock:b")).await, Result::is_ok)
@@ -546,14 +599,14 @@ async fn hints_arrive_for_what_is_subscribed_and_for_nothing_else() {
     let server = Server::start(&[]);
     let (node, heard) = listen(&server, options()).await;
     assert_eq!(node.connections(), (1, 0), "no connection before somebody listens");
-    node.subscribe("a".into()).await.unwrap();
+    in_time(node.subscribe("a".into())).await.unwrap();
     assert_eq!(node.connections(), (1, 1));
     // Confirmed means confirmed: the very next publish is heard by the node's count.
     assert_eq!(publish(&server, "a").await, 1);
     until("the hint is there", async || heard.take(), |hints| hints == &["a"]).await;
 
     // Twice does no harm.
-    node.subscribe("a".into()).await.unwrap();
+    in_time(node.subscribe("a".into())).await.unwrap();
     assert_eq!(publish(&server, "a").await, 1);
     until("the hint is there once", async || heard.take(), |hints| hints == &["a"]).await;
 
@@ -565,7 +618,7 @@ async fn hints_arrive_for_what_is_subscribed_and_for_nothing_else() {
     node.unsubscribe("a");
     let second = node.subscribe("a".into());
     drop(first);
-    second.await.unwrap();
+    in_time(second).await.unwrap();
     assert_eq!(publish(&server, "a").await, 1);
     assert_eq!(heard.missed(), 0);
 }
@@ -576,7 +629,7 @@ async fn thousands_of_subscriptions_at_once_are_all_confirmed() {
     let (node, heard) = listen(&server, options()).await;
     let waiting: Vec<BoxFuture<_>> = (0..3000).map(|i| node.subscribe(format!("c{i}").into())).collect();
     for confirmed in waiting {
-        confirmed.await.unwrap();
+        in_time(confirmed).await.unwrap();
     }
     assert_eq!(publish(&server, "c2999").await, 1);
     until("the hint is there", async || heard.take(), |hints| hints == &["c2999"]).await;
@@ -597,7 +650,7 @@ async fn hints_recover_from_killed_connections_again_and_again() {
     for channel in &channels {
         drop(node.subscribe(channel.as_str().into()));
     }
-    node.subscribe("last".into()).await.unwrap();
+    in_time(node.subscribe("last".into())).await.unwrap();
     for round in 1..=10 {
         let killed: u64 = server.run(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.unwrap();
         assert_eq!(killed, 1);
@@ -617,11 +670,11 @@ async fn hints_recover_from_killed_connections_again_and_again() {
 async fn a_half_open_connection_for_hints_is_noticed_and_made_anew() {
     let server = Server::start(&[]);
     let (node, heard) = listen(&server, quick()).await;
-    node.subscribe("a".into()).await.unwrap();
+    in_time(node.subscribe("a".into())).await.unwrap();
     server.signal("-STOP");
     until("the connection is given up", async || node.connections().1, |&open| open == 0).await;
     // There are no hints for now, and whoever asks is told so rather than kept waiting.
-    assert!(node.subscribe("b".into()).await.is_err());
+    assert!(in_time(node.subscribe("b".into())).await.is_err());
     server.signal("-CONT");
     until("whoever waits is told to look", async || heard.missed(), |&missed| missed >= 1).await;
     // Wanted although the first answer was an error.
@@ -639,10 +692,10 @@ async fn the_connection_for_hints_is_closed_when_nobody_has_listened_for_a_while
         ..options()
     };
     let (node, heard) = listen(&server, options).await;
-    node.subscribe("a".into()).await.unwrap();
+    in_time(node.subscribe("a".into())).await.unwrap();
     node.unsubscribe("a");
     until("it is closed", async || node.connections().1, |&open| open == 0).await;
-    node.subscribe("a".into()).await.unwrap();
+    in_time(node.subscribe("a".into())).await.unwrap();
     assert_eq!(node.connections(), (1, 1));
     assert_eq!(heard.missed(), 0, "nobody listened, nothing was missed");
 }
@@ -659,7 +712,7 @@ async fn the_password_never_shows() {
     let good = RedisNode::new(&url, options()).unwrap();
     until_up(&good).await;
     assert_eq!(good.address(), format!("redis://127.0.0.1:{}/2", server.port));
-    assert!(good.subscribe("a".into()).await.is_ok());
+    assert!(in_time(good.subscribe("a".into())).await.is_ok());
     shown.push(format!("{} {good:?}", good.address()));
 
     let with = RedisOptions { password_override: Some(WRONG.into()), ..options() };
@@ -672,7 +725,7 @@ async fn the_password_never_shows() {
     let error = seen("the node has refused", async || ask(&bad, status()).await, told).await;
     shown.push(format!("{error:?} {bad:?} {}", bad.address()));
     shown.push(format!("{:?}", bad.identify().await));
-    let error = bad.subscribe("a".into()).await.unwrap_err();
+    let error = in_time(bad.subscribe("a".into())).await.unwrap_err();
     shown.push(format!("{error} {error:?}"));
 
     let none = RedisNode::new(&server.url(), options()).unwrap();
@@ -712,7 +765,7 @@ async fn a_user_a_database_and_a_unix_socket_are_taken_from_the_url() {
     let node = RedisNode::new(&url, options()).unwrap();
     until_up(&node).await;
     ask(&node, mark("", "of database 3")).await.unwrap();
-    node.subscribe("a".into()).await.unwrap();
+    in_time(node.subscribe("a".into())).await.unwrap();
     let clients: String = server.run(&["CLIENT", "LIST"]).await.unwrap();
     assert_eq!(clients.lines().filter(|line| line.contains("user=lock%er")).count(), 2, "{clients}");
     assert!(clients.lines().any(|line| line.contains("name=quorate") && line.contains("db=3")), "{clients}");
@@ -761,9 +814,9 @@ async fn tls_is_spoken_with_the_certificates_that_are_named() {
     until_up(&node).await;
     let receivers: Vec<_> = (0..500).map(|_| send(&node, status())).collect();
     for receiver in receivers {
-        assert!(receiver.await.unwrap().is_ok());
+        assert!(in_time(receiver).await.unwrap().is_ok());
     }
-    node.subscribe("a".into()).await.unwrap();
+    in_time(node.subscribe("a".into())).await.unwrap();
     assert_eq!(publish(&server, "a").await, 1);
 
     let node = RedisNode::new(&url, options()).unwrap();

@@ -1,8 +1,8 @@
 //! A node that is a Redis server.
 //!
-//! A call goes [`RedisNode::submit`](Node::submit) → [`queue`] → [`driver`] →
-//! socket and back. Connections come from a bb8 pool of one ([`pool`]); hints
-//! have a connection of their own ([`hints`]).
+//! A call goes [`RedisNode::submit`](Node::submit) → `queue` → `driver` →
+//! socket and back. Connections come from a bb8 pool of one (`pool`); hints
+//! have a connection of their own (`hints`).
 //!
 //! One connection per node: Redis runs scripts on one core, which a pipelined
 //! connection keeps busy, and the calls of a lease are in order by themselves.
@@ -11,11 +11,11 @@
 //! URL, the hashes and the hints do. Measured with redis 1.8.1, 32 callers that
 //! acquire and release on three nodes of one machine, one runtime thread:
 //!
-//! | | the crate's pipeline, one write per batch | [`driver`] and [`resp`] |
+//! | | the crate's pipeline, one write per batch | `driver` and `resp` |
 //! |---|---|---|
-//! | instructions per acquire + release, callers included | 61,200 | 30,100 |
-//! | CPU per acquire + release, callers included | 9.3 µs | 6.3 µs |
-//! | the same with two runtime threads | 17.0 µs | 13.8 µs |
+//! | instructions per acquire + release, callers included | 59,900 | 29,800 |
+//! | CPU per acquire + release, callers included | 7.9 µs | 5.3 µs |
+//! | the same with two runtime threads | 16.9 µs | 13.9 µs |
 //! | reading a reply | 320 ns | 38 ns |
 //! | writing a call | 130 ns | 65 ns |
 
