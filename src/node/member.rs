@@ -246,12 +246,13 @@ impl Member {
     pub async fn probe(self: &Arc<Self>) {
         // What fails from here on speaks against this probe's result.
         self.failed.store(false, Ordering::Release);
+        let began = self.clock.now();
         let seen = self.look().await;
         let now = self.clock.now();
         let verdict = {
             let mut board = lock(&self.board);
             match seen {
-                Ok((identity, marker)) => board.saw(self.index, identity, marker, now),
+                Ok((identity, marker)) => board.saw(self.index, identity, marker, began, now),
                 Err(_) => board.lost(self.index),
             }
             board.judge(now).swap_remove(self.index)

@@ -10,17 +10,17 @@ pub mod member;
 pub mod quarantine;
 pub mod redis;
 pub mod scripts;
+mod words;
 
-use std::fmt::Write as _;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 pub use scripts::Script;
+use words::Words;
 
 /// A boxed future, for the calls that are not hot.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -109,6 +109,11 @@ impl Command {
         (0..self.keys).map(|i| self.words.get(i))
     }
 
+    /// [`Command::keys`] and [`Command::args`], as RESP bulk strings.
+    pub(crate) fn resp(&self) -> (&str, &str) {
+        self.words.split_resp(self.keys)
+    }
+
     /// The arguments (without the marker).
     pub fn args(&self) -> impl ExactSizeIterator<Item = &str> {
         (self.keys..self.words.len()).map(|i| self.words.get(i))
@@ -122,35 +127,6 @@ pub struct Settle {
     pub until: Instant,
     /// Whether it undoes a grant that nobody got (metrics tell the two apart).
     pub undo: bool,
-}
-
-/// Many short strings in one allocation.
-#[derive(Debug, Clone, Default)]
-struct Words {
-    text: String,
-    ends: SmallVec<[u32; 16]>,
-}
-
-impl Words {
-    fn push(&mut self, word: &str) {
-        self.text.push_str(word);
-        self.ends.push(self.text.len() as u32);
-    }
-
-    fn push_number(&mut self, number: u64) {
-        // Writing into a String cannot fail.
-        let _ = write!(self.text, "{number}");
-        self.ends.push(self.text.len() as u32);
-    }
-
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn get(&self, i: usize) -> &str {
-        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
-        &self.text[start..self.ends[i] as usize]
-    }
 }
 
 /// The marker that a voting script compares (PROTOCOL §4).
@@ -311,10 +287,13 @@ impl Answer {
         if list.len() < 2 {
             return Err(NodeError::Nonsense);
         }
-        let rest = list.split_off(2);
         let (Value::Int(code), Some(node_ms)) = (&list[0], list[1].as_u64()) else {
             return Err(NodeError::Nonsense);
         };
+        let code = *code;
+        // Moves what follows to the front, which is cheaper than another allocation for it.
+        list.drain(..2);
+        let rest = list;
         match code {
             1 => Ok(Self { done: true, node_ms, rest }),
             0 => Ok(Self { done: false, node_ms, rest }),

@@ -103,6 +103,8 @@ struct Seen {
 #[derive(Debug, Default)]
 struct View {
     seen: Option<Seen>,
+    /// When the last look that succeeded began.
+    looked_at: Option<Instant>,
     reachable: bool,
     /// The run_id that was first seen without its marker, and when.
     unmarked: Option<(String, Instant)>,
@@ -121,7 +123,7 @@ pub struct Board {
 const RESTARTED: &str = "restarted or lost its data: waiting until leases it may have forgotten have expired";
 const BLANK: &str =
     "all nodes are blank: waiting as if all had lost their data (quorate init skips this wait)";
-const WAITS_FOR_NODES: &str = "blank: waiting for other nodes to be reachable";
+const WAITS_FOR_NODES: &str = "restarted, blank or lost its data: waiting for a look at the other nodes";
 const STEPPED: &str = "its clock stepped: waiting until leases judged by it have expired";
 const MARKING: &str = "being marked";
 
@@ -137,14 +139,22 @@ impl Board {
         self.views.len()
     }
 
-    /// Node `i` answered: who it is and what marker it carries.
-    pub fn saw(&mut self, i: usize, identity: Identity, marker: Option<String>, now: Instant) {
+    /// Node `i` answered a look that began at `began`: who it is and what marker it carries.
+    pub fn saw(
+        &mut self,
+        i: usize,
+        identity: Identity,
+        marker: Option<String>,
+        began: Instant,
+        now: Instant,
+    ) {
         let matches = marker
             .as_deref()
             .and_then(|text| text.parse::<MarkerText>().ok())
             .is_some_and(|text| text.run_id == identity.run_id);
         let view = &mut self.views[i];
         view.reachable = true;
+        view.looked_at = Some(began);
         if matches {
             view.unmarked = None;
         } else if view.unmarked.as_ref().is_none_or(|(run_id, _)| *run_id != identity.run_id) {
@@ -239,17 +249,21 @@ impl Board {
         let since = view.unmarked.as_ref().map_or(now, |(_, since)| *since);
         let deployment = deployment.as_ref().ok().and_then(Option::as_deref);
         let reason = if deployment.is_some() { RESTARTED } else { BLANK };
+        // Another server may have raised max_ttl before this node lost its memory. It granted its
+        // leases by q nodes, this one perhaps among them; so many others must have been looked at
+        // since that one of the q − 1 is among those.
+        let fresh = |view: &View| view.reachable && view.looked_at.is_some_and(|at| at >= since);
+        let others = self.views.iter().enumerate().filter(|(j, view)| *j != i && fresh(view)).count();
+        let needed = (self.total() / 2 + self.total() % 2).min(self.total() - 1);
+        let deployment = match deployment {
+            Some(known) if others >= needed => known.to_owned(),
+            None if others + 1 == self.total() => self.founded(),
+            _ => return stands(Standing::Quarantined { until: None, reason: WAITS_FOR_NODES }),
+        };
         let until = since + quarantine;
         if until > now {
             return stands(Standing::Quarantined { until: Some(until), reason });
         }
-        // Marking a node alone brings no quorum, but could hide a longer max_ttl from it.
-        let reachable = self.views.iter().filter(|view| view.reachable).count();
-        let deployment = match deployment {
-            Some(known) if reachable > self.total() / 2 => known.to_owned(),
-            None if reachable == self.total() => self.founded(),
-            _ => return stands(Standing::Quarantined { until: None, reason: WAITS_FOR_NODES }),
-        };
         let mark = MarkerText {
             run_id: seen.identity.run_id.clone(),
             deployment,
@@ -368,7 +382,7 @@ mod tests {
         let now = Instant::now();
         let mut board = board();
         for (i, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
-            board.saw(i, identity(run_id), marker(run_id, "d", 3), now);
+            board.saw(i, identity(run_id), marker(run_id, "d", 3), now, now);
         }
         (board, now)
     }
@@ -397,7 +411,7 @@ mod tests {
         let now = Instant::now();
         let mut board = board();
         for (i, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
-            board.saw(i, identity(run_id), None, now);
+            board.saw(i, identity(run_id), None, now, now);
         }
         assert!(board.judge(after(now, 1000)).iter().all(|v| quarantined(v) && v.mark.is_none()));
         let verdicts = board.judge(after(now, 1012));
@@ -409,16 +423,16 @@ mod tests {
     fn blank_nodes_found_nothing_while_one_is_unreachable() {
         let now = Instant::now();
         let mut board = board();
-        board.saw(0, identity("r1"), None, now);
-        board.saw(1, identity("r2"), None, now);
+        board.saw(0, identity("r1"), None, now, now);
+        board.saw(1, identity("r2"), None, now, now);
         assert!(board.judge(after(now, 5000)).iter().all(|v| v.mark.is_none()));
     }
 
     #[test]
     fn a_node_that_lost_its_data_abstains_for_max_ttl_and_drift_from_first_sight() {
         let (mut board, now) = marked();
-        board.saw(2, identity("r3"), None, now);
-        board.saw(2, identity("r3"), None, after(now, 900));
+        board.saw(2, identity("r3"), None, now, now);
+        board.saw(2, identity("r3"), None, after(now, 900), after(now, 900));
         assert!(quarantined(&board.judge(after(now, 1011))[2]));
         assert!(board.judge(after(now, 1011))[2].mark.is_none());
         let mark = board.judge(after(now, 1012))[2].mark.clone().unwrap();
@@ -428,10 +442,17 @@ mod tests {
     #[test]
     fn a_restart_with_old_data_is_a_loss_and_a_second_restart_begins_the_wait_anew() {
         let (mut board, now) = marked();
-        board.saw(2, identity("r4"), marker("r3", "d", 3), now);
+        board.saw(2, identity("r4"), marker("r3", "d", 3), now, now);
         assert!(quarantined(&board.judge(now)[2]));
-        board.saw(2, identity("r5"), marker("r3", "d", 3), after(now, 800));
+        board.saw(2, identity("r5"), marker("r3", "d", 3), after(now, 800), after(now, 800));
         assert!(board.judge(after(now, 1500))[2].mark.is_none());
+        // The others were last looked at before: they may know of longer leases since.
+        assert!(board.judge(after(now, 1812))[2].mark.is_none());
+        for (i, run_id) in [(0, "r1"), (1, "r2")] {
+            let later = after(now, 900);
+            board.saw(i, identity(run_id), marker(run_id, "d", 3), later, later);
+        }
+        assert!(board.judge(after(now, 1811))[2].mark.is_none());
         assert!(board.judge(after(now, 1812))[2].mark.is_some());
     }
 
@@ -439,8 +460,8 @@ mod tests {
     fn another_servers_longer_max_ttl_prolongs_the_quarantine() {
         let (mut board, now) = marked();
         let long = MarkerText { max_ttl_ms: 9000, ..marker("r1", "d", 3).unwrap().parse().unwrap() };
-        board.saw(0, identity("r1"), Some(long.to_string()), now);
-        board.saw(2, identity("r3"), None, now);
+        board.saw(0, identity("r1"), Some(long.to_string()), now, now);
+        board.saw(2, identity("r3"), None, now, now);
         assert!(board.judge(after(now, 9000))[2].mark.is_none());
         assert_eq!(board.judge(after(now, 9092))[2].mark.as_ref().unwrap().1.max_ttl_ms, 9000);
     }
@@ -449,7 +470,7 @@ mod tests {
     fn a_longer_max_ttl_of_our_own_is_written_before_the_node_votes() {
         let now = Instant::now();
         let mut board = Board::new(vec!["a:1".into()], 5000);
-        board.saw(0, identity("r1"), marker("r1", "d", 1), now);
+        board.saw(0, identity("r1"), marker("r1", "d", 1), now, now);
         let verdict = &board.judge(now)[0];
         assert!(quarantined(verdict));
         assert_eq!(verdict.mark.as_ref().unwrap().1.max_ttl_ms, 5000);
@@ -470,25 +491,25 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let (mut board, now) = marked();
-        board.saw(1, identity("r1"), marker("r1", "d", 3), now);
+        board.saw(1, identity("r1"), marker("r1", "d", 3), now, now);
         assert!(refused(&board, 0, now).contains("b:2"));
         assert!(refused(&board, 1, now).contains("a:1"));
 
         let (mut board, now) = marked();
-        board.saw(1, Identity { role: "slave".into(), ..identity("r2") }, marker("r2", "d", 3), now);
+        board.saw(1, Identity { role: "slave".into(), ..identity("r2") }, marker("r2", "d", 3), now, now);
         assert!(refused(&board, 1, now).contains("replica"));
 
         let (mut board, now) = marked();
         let evicting = Identity { eviction: "allkeys-lru".into(), ..identity("r2") };
-        board.saw(1, evicting, marker("r2", "d", 3), now);
+        board.saw(1, evicting, marker("r2", "d", 3), now, now);
         assert!(refused(&board, 1, now).contains("allkeys-lru"));
 
         let (mut board, now) = marked();
-        board.saw(1, identity("r2"), marker("r2", "d", 5), now);
+        board.saw(1, identity("r2"), marker("r2", "d", 5), now, now);
         assert!(refused(&board, 1, now).contains("5 nodes"));
 
         let (mut board, now) = marked();
-        board.saw(1, identity("r2"), marker("r2", "e", 3), now);
+        board.saw(1, identity("r2"), marker("r2", "e", 3), now, now);
         assert!(refused(&board, 1, now).contains("another deployment"));
         assert!(matches!(board.judge(now)[0].standing, Standing::Voting(_)));
     }
@@ -498,17 +519,17 @@ mod tests {
         let now = Instant::now();
         let mut blank = board();
         for (i, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
-            blank.saw(i, identity(run_id), None, now);
+            blank.saw(i, identity(run_id), None, now, now);
         }
         let marks = blank.initialize(now).unwrap();
         assert!(marks.iter().all(Option::is_some));
         // A run that broke off after the first node.
-        blank.saw(0, identity("r1"), marks[0].as_ref().map(ToString::to_string), now);
+        blank.saw(0, identity("r1"), marks[0].as_ref().map(ToString::to_string), now, now);
         let rest = blank.initialize(now).unwrap();
         assert_eq!(rest, vec![None, marks[1].clone(), marks[2].clone()]);
 
         let (mut board, now) = marked();
-        board.saw(2, identity("r9"), None, now);
+        board.saw(2, identity("r9"), None, now, now);
         assert_eq!(board.initialize(now), Ok(vec![None, None, None]));
         board.lost(2);
         assert!(board.initialize(now).unwrap_err().contains("c:3"));

@@ -192,7 +192,7 @@ impl Client {
         let indices: Vec<usize> = whats.into_iter().map(|what| self.history.add(told(what))).collect();
         let lease_id = json!({"lease_id": lease["lease_id"]});
         loop {
-            let pause = self.random.random_range(0..ttl_ms);
+            let pause = self.random.random_range(0..ttl_ms / 2);
             tokio::time::sleep(Duration::from_millis(pause)).await;
             match self.random.random_range(0..10) {
                 // Dies: nobody will hear of it again.
@@ -380,7 +380,7 @@ impl Theatre {
         let server = self.random.random_range(0..2);
         let span = Duration::from_millis(self.random.random_range(50..1_500));
         // A node that forgot is away for a while longer: its quarantine.
-        let forgetful = span + Duration::from_millis(2_500);
+        let forgetful = span + Duration::from_millis(2_000);
         let mut end =
             |after: Duration, node: usize, cure: Cure| self.cures.push((Instant::now() + after, node, cure));
         let redis = &mut self.cluster.nodes[node];
@@ -465,7 +465,7 @@ impl Theatre {
         let curtain = Instant::now() + span;
         while Instant::now() < curtain {
             self.strike();
-            let pause = Duration::from_millis(self.random.random_range(20..250));
+            let pause = Duration::from_millis(self.random.random_range(10..150));
             std::thread::sleep(pause);
             self.cure_what_is_due(Instant::now());
         }
@@ -491,7 +491,7 @@ fn under_every_fault_tokens_rise_and_no_two_leases_are_valid_at_once() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let mut clients = JoinSet::new();
-                for number in 0..16 {
+                for number in 0..24 {
                     let random = StdRng::seed_from_u64(seed.wrapping_mul(1_000).wrapping_add(number));
                     let client =
                         Client { random, addresses: Arc::clone(&addresses), history: Arc::clone(&history) };

@@ -65,14 +65,19 @@ fn head(command: &[u8], script: &[u8]) -> Vec<u8> {
 }
 
 fn put_call(head: &[u8], call: &Call, out: &mut Vec<u8>) {
-    let keys = call.key_count();
-    put_length(out, b'*', 3 + keys + call.arg_count());
+    let (keys, args) = call.command.resp();
+    put_length(out, b'*', 3 + call.key_count() + call.arg_count());
     out.extend_from_slice(head);
     let mut digits = [0; DIGITS];
-    put_bulk(out, decimal(keys, &mut digits));
-    for word in call.keys().chain(call.args()) {
-        put_bulk(out, word.as_bytes());
+    put_bulk(out, decimal(call.key_count(), &mut digits));
+    if let Some(marker) = &call.marker {
+        put_bulk(out, marker.key.as_bytes());
     }
+    out.extend_from_slice(keys.as_bytes());
+    if let Some(marker) = &call.marker {
+        put_bulk(out, marker.expected.as_bytes());
+    }
+    out.extend_from_slice(args.as_bytes());
 }
 
 /// Any other command.
@@ -90,7 +95,7 @@ fn put_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 fn put_length(out: &mut Vec<u8>, kind: u8, length: usize) {
-    // Nearly all lengths have one digit or two, and this runs twenty times a call.
+    // Nearly all lengths have one digit or two.
     if length < 10 {
         out.extend_from_slice(&[kind, b'0' + length as u8, b'\r', b'\n']);
     } else if length < 100 {
