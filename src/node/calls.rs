@@ -259,7 +259,22 @@ pub enum Renewal {
     Keep,
 }
 
-/// Command of extend.lua. `data` replaces what is stored with the lease.
+/// Who may undo a grant that was made for a request id. A retry that takes the lease over
+/// claims it, and then the attempt that it took it from does not undo it any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim(u32);
+
+impl Claim {
+    /// The attempt that the nodes granted it to.
+    pub const FIRST: Self = Self(0);
+
+    /// A retry's, from random bits.
+    pub fn from_bits(bits: u128) -> Self {
+        Self((bits as u32).max(1))
+    }
+}
+
+/// Command of extend.lua. `data` replaces what is stored with the lease, `claim` takes it over.
 pub fn extend(
     bounds: &Bounds,
     scope: &Scope,
@@ -267,6 +282,7 @@ pub fn extend(
     token: Token,
     renewal: Renewal,
     data: Option<&str>,
+    claim: Option<Claim>,
 ) -> Command {
     let command = scope.lease_keys(Command::new(Script::Extend)).arg(lease.expose()).number(token.get());
     let command = match renewal {
@@ -274,11 +290,15 @@ pub fn extend(
         Renewal::Own => command.arg("own"),
         Renewal::Keep => command.arg("keep"),
     };
-    command
+    let command = command
         .number(bounds.ahead_us())
         .number(bounds.fence_retention_ms)
         .number(scope.count())
-        .arg(data.unwrap_or(""))
+        .arg(data.unwrap_or(""));
+    match claim {
+        Some(Claim(claim)) => command.number(u64::from(claim)),
+        None => command,
+    }
 }
 
 /// Vote of extend.lua: what the node stores now, or `None` where the lease is not held.
@@ -290,7 +310,7 @@ pub struct Extended {
     pub ttl_ms: u64,
     /// What is stored with it.
     pub data: String,
-    /// The request id it was granted to.
+    /// The request id it was granted to, with the claim of a retry.
     pub request: Option<String>,
     /// Of a semaphore: its slots.
     pub slots: Vec<u32>,
@@ -347,7 +367,8 @@ pub fn heal(
     slot_args(command, scope, slots)
 }
 
-/// Command of release.lua. `tell` publishes that the lease is gone.
+/// Command of release.lua. `tell` publishes that the lease is gone; with `claim`, whoever has
+/// taken it over since keeps it.
 pub fn release(
     keys: &Keys,
     bounds: &Bounds,
@@ -355,6 +376,7 @@ pub fn release(
     lease: &LeaseId,
     settle: Settle,
     tell: bool,
+    claim: Option<Claim>,
 ) -> Command {
     let mut command = scope
         .lease_keys(Command::new(Script::Release).key(&keys.tombstone(lease)))
@@ -363,6 +385,9 @@ pub fn release(
         .number(Bounds::TOMBSTONE_MS)
         .number(scope.count())
         .number(u64::from(tell));
+    if let Some(Claim(claim)) = claim {
+        command = command.number(u64::from(claim));
+    }
     command.settle = Some(settle);
     command
 }

@@ -211,20 +211,17 @@ impl Member {
         lock(&self.debts).len()
     }
 
+    /// Sends debts, also those whose lease has expired by now: the acquire may still sit in the
+    /// node that was stopped all the time, and would live its whole ttl from now on.
     fn pay_debts(self: &Arc<Self>) {
-        let now = self.clock.now();
         let batch: Vec<_> = {
             let mut debts = lock(&self.debts);
             let count = debts.len().min(DEBTS_BATCH);
             debts.drain(..count).collect()
         };
         for command in batch {
-            if command.settle.is_some_and(|settle| settle.until > now) {
-                // Its answer comes to `answered`, which keeps it as a debt where it fails again.
-                drop(self.submit(&command, None));
-            } else {
-                count_undo(Some(&command), Undo::Expired);
-            }
+            // Its answer comes to `answered`, which keeps it as a debt where it fails again.
+            drop(self.submit(&command, None));
         }
     }
 
@@ -384,8 +381,13 @@ impl ReplyWatcher for Member {
                     node = self.metrics.node(), op = command.script.name(), error = %why, "node abstained"
                 );
                 if command.script == Script::Release {
-                    self.owe(Arc::clone(command));
-                    self.wake.notify_one();
+                    let now = self.clock.now();
+                    if command.settle.is_some_and(|settle| settle.until > now) {
+                        self.owe(Arc::clone(command));
+                        self.wake.notify_one();
+                    } else {
+                        count_undo(Some(command), Undo::Expired);
+                    }
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! A hint is never trusted (PROTOCOL §5): it makes a waiter look. With all hints
 //! cut, timers still make progress.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -67,7 +67,8 @@ struct Channel {
 /// All channels that somebody on this API server listens to.
 pub struct Hub {
     members: Vec<Arc<Member>>,
-    channels: Mutex<HashMap<Arc<str>, Channel>>,
+    /// In order, so that a simulation rings them in the same order each time.
+    channels: Mutex<BTreeMap<Arc<str>, Channel>>,
 }
 
 struct Sink {
@@ -102,7 +103,7 @@ impl Hub {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Channel>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Channel>> {
         self.channels.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

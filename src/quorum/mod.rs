@@ -24,7 +24,7 @@ use self::tally::{Count, Verdict, quorum_of};
 use crate::clock::Clock;
 use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, drift_ms, validity_ms};
 use crate::node::calls::{
-    self, Ask, Bounds, Entry, Extended, GrantVote, Holding, Keys, Renewal, Scope, Survey,
+    self, Ask, Bounds, Claim, Entry, Extended, GrantVote, Holding, Keys, Renewal, Scope, Survey,
 };
 use crate::node::member::Member;
 pub use crate::node::member::NodeView;
@@ -156,6 +156,9 @@ pub struct Grant {
     /// One bit a node that granted it, or whose answer is unknown.
     nodes: u64,
     settle_until: Instant,
+    /// Where it has a request id: who it was granted to, so that a retry which takes it over
+    /// keeps it (§1.9).
+    claim: Option<Claim>,
     /// A quorum granted it, so that others may be waiting for it.
     won: bool,
     armed: bool,
@@ -163,9 +166,10 @@ pub struct Grant {
 
 impl Grant {
     /// A lease that was granted earlier and that nobody undoes unless [`Grant::arm`]ed.
-    fn earlier(engine: Arc<Engine>, scope: Scope, lease: LeaseId) -> Self {
+    fn earlier(engine: Arc<Engine>, scope: Scope, lease: LeaseId, claim: Claim) -> Self {
         let settle_until = engine.settle_until(engine.options.max_ttl_ms);
-        Self { engine, scope, lease, nodes: u64::MAX, settle_until, won: true, armed: false }
+        let claim = Some(claim);
+        Self { engine, scope, lease, nodes: u64::MAX, settle_until, claim, won: true, armed: false }
     }
 
     /// From now on, dropping it undoes it.
@@ -187,7 +191,7 @@ impl Grant {
         let pending = ballot.pending();
         let known = self.nodes & !pending;
         if known != 0 {
-            self.engine.undo(&self.scope, &self.lease, known, self.settle_until, false);
+            self.undo(known, false);
         }
         self.nodes = pending;
         tokio::spawn(async move {
@@ -195,6 +199,10 @@ impl Grant {
                 votes.take(i, answer, &mut self);
             }
         });
+    }
+
+    fn undo(&self, nodes: u64, tell: bool) {
+        self.engine.undo(&self.scope, &self.lease, nodes, self.settle_until, tell, self.claim);
     }
 
     /// Undone later than first thought: the lease was extended meanwhile.
@@ -208,7 +216,7 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if self.armed && self.nodes != 0 {
-            self.engine.undo(&self.scope, &self.lease, self.nodes, self.settle_until, self.won);
+            self.undo(self.nodes, self.won);
         }
     }
 }
@@ -443,6 +451,7 @@ impl Engine {
             lease,
             nodes: 0,
             settle_until: self.settle_until(ask.ttl_ms),
+            claim: ask.request.is_some().then_some(Claim::FIRST),
             won: false,
             armed: true,
         };
@@ -482,7 +491,7 @@ impl Engine {
         if !exact {
             metrics().fencing_raises.increment(1);
             let renewal = Renewal::Ttl(ask.ttl_ms);
-            let raise = calls::extend(&self.bounds, ask.scope, &lease, token, renewal, None);
+            let raise = calls::extend(&self.bounds, ask.scope, &lease, token, renewal, None, None);
             let raised = self.poll(&Arc::new(raise)).await;
             if raised.count.extension_verdict() != Verdict::Carried {
                 return Round::NoQuorum(raised.count.nodes());
@@ -518,7 +527,8 @@ impl Engine {
             grant.nodes |= 1 << i;
             let answer = self.members[i].vote(command).await;
             votes.take(i, answer, grant);
-            if votes.count.yes > 0 {
+            if votes.count.yes > 0 || votes.holdings.iter().any(|h| h.same_request) {
+                // Granted, or the caller's own earlier request: that concerns all nodes.
                 break;
             }
             if votes.count.no > 0 {
@@ -528,9 +538,9 @@ impl Engine {
         Ok(asked)
     }
 
-    /// A grant that was delivered before.
-    pub fn granted_before(self: &Arc<Self>, scope: &Scope, lease: LeaseId) -> Grant {
-        Grant::earlier(Arc::clone(self), scope.clone(), lease)
+    /// A grant that was delivered before, and was taken over now by `claim`.
+    pub fn granted_before(self: &Arc<Self>, scope: &Scope, lease: LeaseId, claim: Claim) -> Grant {
+        Grant::earlier(Arc::clone(self), scope.clone(), lease, claim)
     }
 
     /// Sends an extension to all nodes and counts until the verdict.
@@ -551,15 +561,17 @@ impl Engine {
     }
 
     /// Sets the remaining time of a lease that a quorum still holds (§1.6), and heals nodes
-    /// that lost it (§1.7).
+    /// that lost it (§1.7). With `claim`, a retry takes it over from an earlier attempt.
     pub async fn extend(
         self: &Arc<Self>,
         scope: &Scope,
         handle: LeaseHandle,
         renewal: Renewal,
         data: Option<&str>,
+        claim: Option<Claim>,
     ) -> Extension {
-        let command = calls::extend(&self.bounds, scope, &handle.id, handle.token, renewal, data);
+        let LeaseHandle { id, token } = &handle;
+        let command = calls::extend(&self.bounds, scope, id, *token, renewal, data, claim);
         let started = self.clock.now();
         let mut votes = self.poll(&Arc::new(command)).await;
         let nodes = votes.count.nodes();
@@ -570,10 +582,11 @@ impl Engine {
                 self.heal(scope, handle, &stored, valid_until, votes);
                 Extension::Extended { stored, valid_until, nodes }
             }
-            (Verdict::Rejected, _) => {
+            // Nodes that did not answer may hold it too, and with them a quorum.
+            (Verdict::Rejected, _) if votes.count.yes + votes.count.failed < quorum_of(self.total()) => {
                 // What a minority still holds would only be in the way.
                 let until = self.settle_until(self.options.max_ttl_ms);
-                self.undo(scope, &handle.id, u64::MAX, until, true);
+                self.undo(scope, &handle.id, u64::MAX, until, true, None);
                 Extension::Lost(nodes)
             }
             _ => Extension::NoQuorum(nodes),
@@ -630,7 +643,7 @@ impl Engine {
     pub async fn release(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<bool, Nodes> {
         let until = self.settle_until(self.options.max_ttl_ms);
         let settle = Settle { until, undo: false };
-        let command = Arc::new(calls::release(&self.keys, &self.bounds, scope, lease, settle, true));
+        let command = Arc::new(calls::release(&self.keys, &self.bounds, scope, lease, settle, true, None));
         let mut ballot = Ballot::tell(&self.members, &command);
         let mut count = Count::new(self.total());
         let quorum = quorum_of(self.total());
@@ -651,9 +664,18 @@ impl Engine {
     /// Releases without waiting, on the nodes in the bit set; what a node does not confirm is
     /// tried again until the lease has expired by itself.
     /// `tell` wakes those who wait: not for a lost round, whose own undo would wake its contender.
-    fn undo(self: &Arc<Self>, scope: &Scope, lease: &LeaseId, nodes: u64, until: Instant, tell: bool) {
+    fn undo(
+        self: &Arc<Self>,
+        scope: &Scope,
+        lease: &LeaseId,
+        nodes: u64,
+        until: Instant,
+        tell: bool,
+        claim: Option<Claim>,
+    ) {
         let settle = Settle { until, undo: true };
-        let command = Arc::new(calls::release(&self.keys, &self.bounds, scope, lease, settle, tell));
+        let command = calls::release(&self.keys, &self.bounds, scope, lease, settle, tell, claim);
+        let command = Arc::new(command);
         for (i, member) in self.members.iter().enumerate() {
             if nodes & (1 << i) != 0 {
                 drop(member.tell(&command));

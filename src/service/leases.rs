@@ -15,7 +15,7 @@ use super::{
     retry_after,
 };
 use crate::domain::{LeaseHandle, LeaseId, Name, Token};
-use crate::node::calls::{Ask, Holding, Keys, Renewal, Scope};
+use crate::node::calls::{Ask, Claim, Holding, Keys, Renewal, Scope};
 use crate::quorum::tally::quorum_of;
 use crate::quorum::{Extension, Order, Refusal, Round, Won};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};
@@ -186,7 +186,7 @@ impl Service {
         let scope = held.scope(self.engine.keys());
         let data = note.map(write_note);
         let primitive = held.primitive();
-        match self.engine.extend(&scope, handle, renewal, data.as_deref()).await {
+        match self.engine.extend(&scope, handle, renewal, data.as_deref(), None).await {
             Extension::Extended { stored, valid_until, nodes } => {
                 metrics().extension(primitive, ExtensionOutcome::Extended);
                 Ok(Lease {
@@ -495,7 +495,11 @@ impl Contender<'_> {
         };
         let handle = LeaseHandle { id: same.lease, token };
         let renewal = Renewal::Ttl(self.options.ttl_ms);
-        match self.service.engine.extend(&self.scope, handle, renewal, None).await {
+        // The earlier attempt may not know yet that its caller has left; when it does, its undo
+        // must not take away what is returned here.
+        let engine = &self.service.engine;
+        let claim = Claim::from_bits(engine.clock().random_bits());
+        match engine.extend(&self.scope, handle, renewal, None, Some(claim)).await {
             Extension::Extended { stored, valid_until, nodes } => {
                 let lease = Lease {
                     handle,
@@ -508,7 +512,7 @@ impl Contender<'_> {
                     nodes,
                 };
                 // Whoever got it first may be at work with it: not ours to undo.
-                let grant = self.service.engine.granted_before(&self.scope, handle.id);
+                let grant = engine.granted_before(&self.scope, handle.id, claim);
                 Some(Try::Granted(Box::new(Granted { lease, grant })))
             }
             Extension::Lost(_) => None,

@@ -11,15 +11,17 @@ use crate::support::{Api, Cluster, Server, eventually, secret};
 
 struct KeyFile(PathBuf);
 
+/// A key's secret, its scopes, and its prefixes if not all names are its.
+type KeyEntry<'a> = (&'a str, &'a [&'a str], Option<&'a [&'a str]>);
+
 impl KeyFile {
-    /// Keys as (secret, scopes, prefixes).
-    fn new(keys: &[(&str, &[&str], Option<&[&str]>)]) -> Self {
+    fn new(keys: &[KeyEntry<'_>]) -> Self {
         let file = Self(new_directory().join("keys.toml"));
         file.write(keys);
         file
     }
 
-    fn write(&self, keys: &[(&str, &[&str], Option<&[&str]>)]) {
+    fn write(&self, keys: &[KeyEntry<'_>]) {
         let mut text = String::from("# keys of a test\n");
         for (secret, scopes, prefixes) in keys {
             let hash = hex::encode(Sha256::digest(secret));

@@ -211,3 +211,44 @@ async fn clients_that_break_off_abruptly_leave_nothing_behind() {
         api.post(&path, quick).await.ok();
     }
 }
+
+/// A server that reads ahead no further than it must does not see the end behind what it has not
+/// read yet (PROTOCOL §7).
+#[tokio::test]
+async fn a_client_that_sent_more_before_it_left_is_missed_all_the_same() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let headers = [("content-type", "application/json")];
+    let waiting = unique("pipelined");
+    api.acquire(&waiting, json!({"ttl_ms": 300_000})).await.ok();
+    for more in [1, 10, 2_000] {
+        let body = json!({"ttl_ms": 60_000, "wait_ms": 60_000}).to_string();
+        let mut bytes =
+            api.request("POST", &format!("/v1/locks/{waiting}/acquire"), &headers, body.as_bytes());
+        let next = api.request("GET", "/livez", &[], b"");
+        for _ in 0..more {
+            bytes.extend_from_slice(&next);
+        }
+        let mut stream = TcpStream::connect(api.address()).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        let waiters = || async { crate::support::number(&api.lock(&waiting).await, "waiters") };
+        eventually("it waits", || async { waiters().await == 1 }).await;
+        let since = Instant::now();
+        drop(stream);
+        eventually("it is missed", || async { waiters().await == 0 }).await;
+        println!("a waiter that had sent {more} more requests was missed after {:?}", since.elapsed());
+        assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    }
+    let held = unique("pipelined");
+    let body = json!({"ttl_ms": 60_000}).to_string();
+    let mut bytes = api.request("POST", &format!("/v1/locks/{held}/hold"), &headers, body.as_bytes());
+    bytes.extend_from_slice(&api.request("GET", "/livez", &[], b""));
+    let mut stream = TcpStream::connect(api.address()).await.unwrap();
+    stream.write_all(&bytes).await.unwrap();
+    eventually("it holds", || async { api.lock(&held).await["held"] == true }).await;
+    drop(stream);
+    let again = taken_again(&api, &held).await;
+    println!("a holder that had sent one more request was missed after {again:?}");
+    assert!(again < Duration::from_secs(20), "{again:?}");
+}

@@ -42,7 +42,7 @@ for i = 3, 2 + n do
   if record then
     local fb, fu, tb, tu, expires, ttl, lease, request, data = parse(record)
     if expires > now and lease ~= ARGV[2] then
-      local same = request == ARGV[3] and request ~= '-' and 1 or 0
+      local same = request ~= '-' and string.match(request, '^[^+]+') == ARGV[3] and 1 or 0
       return {0, now, {expires - now, tonumber(ttl), tb + tu, fb + fu, lease, same, data}}
     end
     if lease == ARGV[2] and expires > now and fb + fu == tb + tu then

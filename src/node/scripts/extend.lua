@@ -5,6 +5,7 @@
 -- ARGV  1 marker   2 lease id   3 token   4 ttl in ms, 'own' (as granted) or 'keep' (as it is)
 --       5 how far the token may be ahead, µs    6 fence retention, ms
 --       7 n        8 new data or ''
+--       9 a claim, or nothing: from now on only who names it undoes the grant
 -- Reply {1, now, remaining, ttl, data, request, slots}; {0, now} not held (any more);
 --       {-1, …}; {-2, now}
 local marker = redis.call('GET', KEYS[1])
@@ -43,6 +44,8 @@ if ARGV[4] ~= 'keep' then
   remaining = tonumber(ttl)
 end
 if ARGV[8] ~= '' then data = ARGV[8] end
+local asked = string.match(request, '^[^+]+')
+if ARGV[9] then request = asked .. '+' .. ARGV[9] end
 local lease = ' ' .. ARGV[3] .. ' 0 ' .. (now + remaining) .. ' ' .. ttl .. ' ' ..
   ARGV[2] .. ' ' .. request .. ' ' .. data
 if index then
@@ -55,6 +58,6 @@ end
 if index then
   if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
   redis.call('PEXPIRE', index .. '//' .. ARGV[2], remaining)
-  if request ~= '-' then redis.call('PEXPIRE', index .. '///' .. request, remaining) end
+  if asked ~= '-' then redis.call('PEXPIRE', index .. '///' .. asked, remaining) end
 end
 return {1, now, remaining, tonumber(ttl), data, request, slots}

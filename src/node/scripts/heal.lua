@@ -4,7 +4,7 @@
 -- KEYS  marker, tombstone of the lease, key × n, [index of the semaphore]
 -- ARGV  1 marker   2 lease id   3 token   4 remaining, ms   5 ttl as granted, ms
 --       6 how far the token may be ahead, µs    7 fence retention, ms
---       8 request id or '-'     9 n      10 data     11… slot × n, with an index
+--       8 request as stored     9 n      10 data     11… slot × n, with an index
 -- Reply {1, now} healed; {0, now} somebody else's, or a later token is known, or this lease
 --       was released here; {-1, …}; {-2, now}; {-3, now}
 local marks = redis.call('MGET', KEYS[1], KEYS[2])
@@ -49,6 +49,8 @@ end
 if index then
   if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
   redis.call('SET', index .. '//' .. ARGV[2], table.concat(ARGV, ' ', 11, 10 + n), 'PX', remaining)
-  if ARGV[8] ~= '-' then redis.call('SET', index .. '///' .. ARGV[8], ARGV[2], 'PX', remaining) end
+  if ARGV[8] ~= '-' then
+    redis.call('SET', index .. '///' .. string.match(ARGV[8], '^[^+]+'), ARGV[2], 'PX', remaining)
+  end
 end
 return {1, now}

@@ -12,7 +12,8 @@
 --            formatted here: texts are passed through, sums only returned.
 --   TB+TU    the token of this lease (issuing tokens raises the fence, not this)
 --   EXPIRES  ms since the epoch, TTL in ms, LEASE 32 hex digits,
---   REQUEST  the caller's request id or '-', DATA opaque, to the end
+--   REQUEST  the caller's request id or '-'; once a retry of the request has taken the
+--            lease over, then + and that retry's claim (§1.9). DATA opaque, to the end
 --
 -- Replies: a list that begins with a code and the node's clock in ms.
 --    1  done     0  refused    -1  the marker is not the expected one (§4)

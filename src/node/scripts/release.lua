@@ -6,6 +6,8 @@
 -- ARGV  1 lease id   2 fence retention, ms   3 life of the tombstone, ms   4 n
 --       5 '1' = tell those who wait; a lost round is undone silently, or its own
 --         undo would wake the contender that lost it
+--       6 for the undo of a grant with a request id: the claim it was made under, 0 = by the
+--         request itself. A retry that has taken the lease over since keeps it (§1.9)
 -- Reply {1, now} it was held; {0, now} it was not (any more)
 local now = clock()
 
@@ -25,12 +27,23 @@ if ARGV[4] == '0' then
   local slots = redis.pcall('GET', index .. '//' .. ARGV[1])
   keys = {''}
   if type(slots) == 'string' then
-    redis.call('DEL', index .. '//' .. ARGV[1])
-    for slot in string.gmatch(slots, '%d+') do
-      keys[#keys + 1] = index .. '/' .. slot
-      redis.pcall('ZREM', index, slot)
+    for slot in string.gmatch(slots, '%d+') do keys[#keys + 1] = index .. '/' .. slot end
+  end
+end
+
+if ARGV[6] then
+  for i = 2, #keys do
+    local record = redis.pcall('GET', keys[i])
+    if type(record) == 'string' then
+      local lease, request = string.match(record, '^%d+ %d+ %d+ %d+ %d+ %d+ (%x+) (%S+) ')
+      if lease == ARGV[1] and (string.match(request, '%+(%d+)$') or '0') ~= ARGV[6] then return {0, now} end
     end
   end
+end
+
+if index and #keys > 1 then
+  redis.call('DEL', index .. '//' .. ARGV[1])
+  for i = 2, #keys do redis.pcall('ZREM', index, string.match(keys[i], '%d+$')) end
 end
 
 local found, held = 0, 0
@@ -46,8 +59,9 @@ for i = 2, #keys do
       store(keys[i], fence, ARGV[2])
       if not index then
         if ARGV[5] == '1' then redis.call('PUBLISH', keys[i], '') end
-      elseif request ~= '-' and redis.pcall('GET', index .. '///' .. request) == ARGV[1] then
-        redis.call('DEL', index .. '///' .. request)
+      elseif request ~= '-' then
+        local by_request = index .. '///' .. string.match(request, '^[^+]+')
+        if redis.pcall('GET', by_request) == ARGV[1] then redis.call('DEL', by_request) end
       end
     end
   end

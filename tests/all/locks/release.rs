@@ -74,3 +74,21 @@ async fn force_release_clears_what_only_a_minority_of_the_nodes_holds() {
     api.delete(&format!("/v1/locks/{name}")).await.ok();
     eventually("nothing is left", || async { cluster.leases(&name).is_empty() }).await;
 }
+
+#[tokio::test]
+async fn force_release_lets_the_first_waiter_in() {
+    let shared = Shared::nodes(3);
+    for api in [shared.api(), shared.other_api()] {
+        let name = unique("forced");
+        api.acquire(&name, json!({"ttl_ms": 300_000})).await.ok();
+        let waiting = tokio::spawn({
+            let (api, name) = (shared.api(), name.clone());
+            async move { api.acquire(&name, json!({"wait_ms": 60_000})).await }
+        });
+        eventually("it waits", || async { shared.api().lock(&name).await["waiters"] == 1 }).await;
+        let since = std::time::Instant::now();
+        api.delete(&format!("/v1/locks/{name}")).await.ok();
+        waiting.await.unwrap().ok();
+        assert!(since.elapsed() < std::time::Duration::from_secs(10), "{:?}", since.elapsed());
+    }
+}

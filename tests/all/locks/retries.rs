@@ -121,3 +121,68 @@ async fn a_retry_never_takes_away_a_lease_that_a_quorum_may_hold() {
     }
     one.api().extend(&name, &first).await.ok();
 }
+
+/// The client's connection breaks at a random moment and it asks again, at once, elsewhere. The
+/// first server undoes what nobody was told of; that must not hit the lease that the second one
+/// has just handed out.
+#[tokio::test]
+async fn a_retry_after_a_broken_connection_keeps_the_lease_that_it_gets() {
+    use rand::Rng;
+    let shared = Shared::nodes(3);
+    let (one, two) = (shared.api(), shared.other_api());
+    let (mut kept, mut lost) = (0, Vec::new());
+    for round in 0..600 {
+        let (name, id) = (unique("broken"), unique("request-id"));
+        let path = format!("/v1/locks/{name}/acquire");
+        let body = json!({"request_id": id, "ttl_ms": 60_000});
+        let first =
+            one.request("POST", &path, &[("content-type", "application/json")], body.to_string().as_bytes());
+        let mut connection = one.connect().await.unwrap();
+        connection.send(&first).await.unwrap();
+        let pause = rand::rng().random_range(0..400);
+        let since = std::time::Instant::now();
+        while since.elapsed() < std::time::Duration::from_micros(pause) {
+            tokio::task::yield_now().await;
+        }
+        drop(connection);
+        let again = if round % 2 == 0 { &one } else { &two };
+        let lease = again.acquire(&name, body).await.ok();
+        // Whatever the first server still has to undo has arrived by now.
+        tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+        let extended = two.extend(&name, &lease).await;
+        if extended.status == 200 {
+            kept += 1;
+        } else {
+            lost.push(format!("round {round}, after {pause} µs: {}", extended.code()));
+        }
+    }
+    assert!(lost.is_empty(), "{} of {} leases were taken away: {lost:?}", lost.len(), kept + lost.len());
+}
+
+/// As when a client lost its stream and opens another before the server has noticed.
+#[tokio::test]
+async fn a_stream_that_ends_leaves_the_lease_of_the_stream_that_followed_it_alone() {
+    let shared = Shared::nodes(3);
+    for second in [shared.api(), shared.other_api()] {
+        let (name, id) = (unique("streams"), unique("request-id"));
+        let path = format!("/v1/locks/{name}/hold");
+        let body = json!({"request_id": id, "ttl_ms": 20_000});
+        let mut earlier = shared.api().stream("POST", &path, body.clone()).await.ok().unwrap();
+        earlier.expect("acquired").await;
+        let Ok(mut later) = second.stream("POST", &path, body).await else {
+            // Refusing a second stream is fine too.
+            continue;
+        };
+        let lease = later.expect("acquired").await;
+        let valid_until =
+            std::time::Instant::now() + std::time::Duration::from_millis(number(&lease, "validity_ms"));
+        drop(earlier);
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        let thief = shared.other_api().acquire(&name, json!({})).await;
+        assert!(
+            thief.status == 409,
+            "granted to somebody else {:?} before the stream's lease ends",
+            valid_until.saturating_duration_since(std::time::Instant::now())
+        );
+    }
+}

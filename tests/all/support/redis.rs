@@ -75,11 +75,6 @@ pub fn signal(pid: u32, signal: Signal) {
 }
 
 impl Redis {
-    /// Starts one.
-    pub fn start() -> Self {
-        Self::with(RedisOptions::default())
-    }
-
     /// Starts one as told.
     pub fn with(options: RedisOptions) -> Self {
         let mut arguments: Vec<String> =

@@ -1,0 +1,384 @@
+//! What must hold, checked while it happens, on true virtual time.
+//!
+//! The checkers know what clients know: when a call began, what it answered and when.
+//! They never look into a server. Each violated promise is one sentence; the first
+//! one fails the seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use quorate::domain::LeaseHandle;
+use tokio::time::Instant;
+
+use crate::world::World;
+
+/// A thing that one lease at a time may cover: a lock, a slot, an election.
+pub type Resource = usize;
+
+/// How a lease looks from outside.
+pub struct Lease {
+    pub handle: LeaseHandle,
+    pub resources: Vec<Resource>,
+    pub client: usize,
+    /// In the order of events: when its call began, and when it was told.
+    began: u64,
+    told: u64,
+    /// Until when its holder may believe in it.
+    valid_until: Instant,
+    /// The holder does not believe in it any more.
+    given_up: bool,
+    /// When it was first told to be valid, if ever: what was told too late binds nobody.
+    told_in_time: Option<Instant>,
+    /// In the order of events: when its release was acknowledged.
+    pub released: Option<u64>,
+}
+
+/// The beginning of a call that may grant: every token told before it.
+pub struct Began {
+    at: u64,
+    floor: Vec<u64>,
+}
+
+/// A protected thing that takes writes.
+#[derive(Default)]
+struct Register {
+    /// The greatest token seen.
+    fence: u64,
+    /// Writers whose writes were taken, with and without a look at the token.
+    fenced: BTreeSet<usize>,
+    unfenced: BTreeSet<usize>,
+}
+
+#[derive(Default, Clone, Copy, Debug)]
+pub struct Counts {
+    pub grants: u64,
+    pub extensions: u64,
+    pub releases: u64,
+    pub issued: u64,
+    pub resumed: u64,
+    pub lost: u64,
+    pub refused: u64,
+    pub unavailable: u64,
+    pub writes: u64,
+    pub stale_fenced: u64,
+    pub stale_unfenced: u64,
+    pub cancelled: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Self) {
+        self.grants += other.grants;
+        self.extensions += other.extensions;
+        self.releases += other.releases;
+        self.issued += other.issued;
+        self.resumed += other.resumed;
+        self.lost += other.lost;
+        self.refused += other.refused;
+        self.unavailable += other.unavailable;
+        self.writes += other.writes;
+        self.stale_fenced += other.stale_fenced;
+        self.stale_unfenced += other.stale_unfenced;
+        self.cancelled += other.cancelled;
+    }
+}
+
+pub struct State {
+    leases: Vec<Lease>,
+    by_id: BTreeMap<String, usize>,
+    /// Leases of a resource.
+    of: Vec<Vec<usize>>,
+    /// The greatest token told, of a resource.
+    floor: Vec<u64>,
+    /// Tokens told, of a resource: never twice.
+    tokens: Vec<BTreeSet<u64>>,
+    registers: Vec<Register>,
+    order: u64,
+    pub counts: Counts,
+    pub violations: Vec<String>,
+}
+
+/// All checkers of one run.
+pub struct Checkers {
+    world: Arc<World>,
+    /// Clocks keep to the assumptions, so that mutual exclusion must hold without fencing.
+    exclusive: bool,
+    state: Mutex<State>,
+}
+
+impl Checkers {
+    pub fn new(world: Arc<World>, resources: usize, exclusive: bool) -> Arc<Self> {
+        let state = State {
+            leases: Vec::new(),
+            by_id: BTreeMap::new(),
+            of: vec![Vec::new(); resources],
+            floor: vec![0; resources],
+            tokens: vec![BTreeSet::new(); resources],
+            registers: (0..resources).map(|_| Register::default()).collect(),
+            order: 0,
+            counts: Counts::default(),
+            violations: Vec::new(),
+        };
+        Arc::new(Self { world, exclusive, state: Mutex::new(state) })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn violated(&self, state: &mut State, what: String) {
+        self.world.note(("VIOLATION", [0; 3]), || what.clone());
+        state.violations.push(format!("at {} ms: {what}", self.world.ms()));
+    }
+
+    /// From outside of the checkers: something that must not happen did.
+    pub fn violate(&self, what: String) {
+        self.violated(&mut self.lock(), what);
+    }
+
+    /// A call that may grant begins.
+    pub fn begin(&self) -> Began {
+        let mut state = self.lock();
+        state.order += 1;
+        Began { at: state.order, floor: state.floor.clone() }
+    }
+
+    /// A token was issued without a lease.
+    pub fn issued(&self, began: &Began, resource: Resource, token: u64) {
+        let mut state = self.lock();
+        state.counts.issued += 1;
+        if token <= began.floor[resource] {
+            let what = format!(
+                "token {token} was issued for {resource} after {} had been told",
+                began.floor[resource]
+            );
+            self.violated(&mut state, what);
+        }
+        if !state.tokens[resource].insert(token) {
+            self.violated(&mut state, format!("token {token} of {resource} was given out twice"));
+        }
+        state.floor[resource] = state.floor[resource].max(token);
+        drop(state);
+        self.world.note(("issued", [resource as u64, token, 0]), || format!("r{resource} token {token}"));
+    }
+
+    /// The server has answered with a lease: from here on its token counts, even if the
+    /// answer gets lost. `valid_until` counts once [`Checkers::told`].
+    pub fn granted(
+        &self,
+        began: &Began,
+        client: usize,
+        handle: LeaseHandle,
+        resources: &[Resource],
+    ) -> usize {
+        let mut state = self.lock();
+        state.counts.grants += 1;
+        state.order += 1;
+        let token = handle.token.get();
+        for &resource in resources {
+            if token <= began.floor[resource] && !state.knows(&handle) {
+                let what = format!(
+                    "c{client} got r{resource} with token {token} by a call that began after {} had been told",
+                    began.floor[resource]
+                );
+                self.violated(&mut state, what);
+            }
+        }
+        if let Some(&known) = state.by_id.get(handle.id.expose()) {
+            state.counts.resumed += 1;
+            let lease = &mut state.leases[known];
+            if lease.handle != handle || lease.resources != resources {
+                let what = format!(
+                    "the lease of token {} came back with token {token} or other slots",
+                    lease.handle.token.get()
+                );
+                self.violated(&mut state, what);
+            } else if lease.released.is_some_and(|released| released < began.at) {
+                let what = format!("the lease of token {token} came back after its release");
+                self.violated(&mut state, what);
+            }
+            return known;
+        }
+        let index = state.leases.len();
+        for &resource in resources {
+            if !state.tokens[resource].insert(token) {
+                self.violated(&mut state, format!("token {token} of r{resource} was given out twice"));
+            }
+            state.floor[resource] = state.floor[resource].max(token);
+            state.of[resource].push(index);
+        }
+        let told = state.order;
+        state.leases.push(Lease {
+            handle,
+            resources: resources.to_vec(),
+            client,
+            began: began.at,
+            told,
+            valid_until: Instant::now(),
+            given_up: false,
+            told_in_time: None,
+            released: None,
+        });
+        state.by_id.insert(handle.id.expose().to_owned(), index);
+        drop(state);
+        self.world.note(("granted", [client as u64, resources[0] as u64, token]), || {
+            format!("c{client} {resources:?} token {token}")
+        });
+        index
+    }
+
+    /// The client learns until when it may believe in its lease.
+    pub fn told(&self, index: usize, valid_until: Instant) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let lease = &mut state.leases[index];
+        lease.valid_until = valid_until;
+        let (token, resources) = (lease.handle.token.get(), lease.resources.clone());
+        let left = valid_until.saturating_duration_since(now).as_millis();
+        self.world.note(("told", [index as u64, left as u64, token]), || {
+            format!("lease {index} {resources:?} token {token}: {left} ms")
+        });
+        if left == 0 || state.leases[index].given_up {
+            return;
+        }
+        state.leases[index].told_in_time.get_or_insert(now);
+        if !self.exclusive {
+            return;
+        }
+        for resource in resources {
+            let others: Vec<usize> = state.of[resource].iter().copied().filter(|&i| i != index).collect();
+            for other in others {
+                let other = &state.leases[other];
+                let theirs = other.handle.token.get();
+                if !other.given_up && other.valid_until > now {
+                    let what = format!(
+                        "two valid leases of r{resource}: token {token} of c{}, {left} ms, beside token {theirs} of c{}, {} ms",
+                        state.leases[index].client,
+                        other.client,
+                        other.valid_until.duration_since(now).as_millis()
+                    );
+                    self.violated(&mut state, what);
+                } else if other.told_in_time.is_some() && theirs > token {
+                    let what = format!(
+                        "the lease of r{resource} with token {token} is told to be valid after token {theirs} was"
+                    );
+                    self.violated(&mut state, what);
+                }
+            }
+        }
+    }
+
+    /// Whether its holder believes in it now.
+    pub fn is_valid(&self, index: usize) -> bool {
+        let state = self.lock();
+        let lease = &state.leases[index];
+        !lease.given_up && lease.valid_until > Instant::now()
+    }
+
+    /// An extension is sent: if it shortens the lease, that counts whatever becomes of the answer.
+    pub fn extending(&self, index: usize, ttl_ms: u64) {
+        let drift_ms = ttl_ms / 100 + 2;
+        let at_most = Instant::now() + std::time::Duration::from_millis(ttl_ms - drift_ms);
+        let lease = &mut self.lock().leases[index];
+        lease.valid_until = lease.valid_until.min(at_most);
+    }
+
+    /// An extension was answered well.
+    pub fn extended(&self, index: usize, handle: LeaseHandle, valid_until: Instant) {
+        {
+            let mut state = self.lock();
+            state.counts.extensions += 1;
+            let lease = &state.leases[index];
+            if lease.handle != handle {
+                let what = format!("an extension changed the token to {}", handle.token.get());
+                self.violated(&mut state, what);
+            } else if lease.released.is_some() {
+                let what = format!("a released lease was extended, token {}", handle.token.get());
+                self.violated(&mut state, what);
+            }
+        }
+        self.told(index, valid_until);
+    }
+
+    /// The holder stops believing in it.
+    pub fn give_up(&self, index: usize) {
+        self.lock().leases[index].given_up = true;
+    }
+
+    /// A release was answered.
+    pub fn released(&self, index: usize) {
+        let mut state = self.lock();
+        state.counts.releases += 1;
+        state.order += 1;
+        let order = state.order;
+        let lease = &mut state.leases[index];
+        lease.given_up = true;
+        lease.released = Some(order);
+        let token = lease.handle.token.get();
+        self.world.note(("released", [index as u64, token, 0]), || format!("lease {index} token {token}"));
+    }
+
+    /// The holder of a lease writes to what it protects, believing in it or not.
+    pub fn write(&self, index: usize) {
+        let mut state = self.lock();
+        state.counts.writes += 1;
+        let token = state.leases[index].handle.token.get();
+        for resource in state.leases[index].resources.clone() {
+            if state.later(index, &state.registers[resource].unfenced, self.exclusive) {
+                state.counts.stale_unfenced += 1;
+            }
+            state.registers[resource].unfenced.insert(index);
+            if token < state.registers[resource].fence {
+                continue;
+            }
+            if state.later(index, &state.registers[resource].fenced, self.exclusive) {
+                state.counts.stale_fenced += 1;
+                let what = format!("the fenced register r{resource} took a stale write with token {token}");
+                self.violated(&mut state, what);
+            }
+            state.registers[resource].fence = token;
+            state.registers[resource].fenced.insert(index);
+        }
+    }
+
+    /// Somebody else looked and was told of a holder: it must be the one that all the
+    /// time held it.
+    pub fn inspected(&self, resource: Resource, began: Instant, token: u64) {
+        if !self.exclusive {
+            return;
+        }
+        let mut state = self.lock();
+        let now = Instant::now();
+        let valid = state.of[resource].iter().map(|&i| &state.leases[i]).find(|lease| {
+            !lease.given_up && lease.valid_until > now && lease.told_in_time.is_some_and(|told| told <= began)
+        });
+        if let Some(lease) = valid
+            && lease.handle.token.get() != token
+        {
+            let what = format!(
+                "r{resource} is said to be held with token {token}, but its holder was told {}",
+                lease.handle.token.get()
+            );
+            self.violated(&mut state, what);
+        }
+    }
+}
+
+impl State {
+    fn knows(&self, handle: &LeaseHandle) -> bool {
+        self.by_id.contains_key(handle.id.expose())
+    }
+
+    /// Whether one of these leases is a later one.
+    fn later(&self, index: usize, others: &BTreeSet<usize>, exclusive: bool) -> bool {
+        let lease = &self.leases[index];
+        others.iter().map(|&other| &self.leases[other]).any(|other| {
+            let in_turn = exclusive && lease.told_in_time.is_some() && other.told_in_time.is_some() && other.told > lease.told;
+            other.began > lease.told || in_turn
+        })
+    }
+
+    /// The lease with this id, where it was told.
+    pub fn lease(&self, id: &str) -> Option<&Lease> {
+        self.by_id.get(id).map(|&index| &self.leases[index])
+    }
+}

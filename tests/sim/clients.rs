@@ -1,0 +1,580 @@
+//! Clients: they take, hold, extend, release, wait, die, sleep too long and come back.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use quorate::clock::SeededClock;
+use quorate::domain::{Candidate, LeaseHandle, Name, RequestId, Value};
+use quorate::service::hold::HoldEvent;
+use quorate::service::{AcquireOptions, Granted, Held, Lease, Note, Service, ServiceError, Target};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::checkers::{Began, Checkers, Resource};
+use crate::world::World;
+
+/// One life of an API server.
+#[derive(Clone)]
+pub struct Process {
+    pub service: Service,
+    pub server: usize,
+    pub life: u32,
+}
+
+/// What a seed's clients contend for.
+pub struct Names {
+    pub locks: Vec<Name>,
+    pub semaphore: Name,
+    pub limit: u32,
+    pub election: Name,
+}
+
+impl Names {
+    pub fn new(locks: usize, limit: u32) -> Self {
+        let name = |text: &str| Name::new(text).expect("a name");
+        Self {
+            locks: (0..locks).map(|i| name(&format!("lock-{i}"))).collect(),
+            semaphore: name("permits"),
+            limit,
+            election: name("leader"),
+        }
+    }
+
+    pub fn resources(&self) -> usize {
+        self.locks.len() + 1 + self.limit as usize
+    }
+
+    pub fn election_resource(&self) -> Resource {
+        self.locks.len()
+    }
+
+    pub fn slot(&self, slot: u32) -> Resource {
+        self.locks.len() + 1 + slot as usize
+    }
+
+    fn lock(&self, name: &Name) -> Resource {
+        self.locks.iter().position(|lock| lock == name).unwrap_or(0)
+    }
+
+    /// What a lease covers.
+    pub fn of(&self, target: &Target, slots: &[u32]) -> Vec<Resource> {
+        match target {
+            Target::Lock(name) => vec![self.lock(name)],
+            Target::Multilock(names) => names.iter().map(|name| self.lock(name)).collect(),
+            Target::Semaphore { .. } => slots.iter().map(|&slot| self.slot(slot)).collect(),
+            Target::Election(_) => vec![self.election_resource()],
+        }
+    }
+}
+
+/// All that clients share.
+pub struct Town {
+    pub world: Arc<World>,
+    pub checkers: Arc<Checkers>,
+    pub names: Names,
+    pub processes: Mutex<Vec<Process>>,
+    pub clocks: Mutex<Vec<Arc<SeededClock>>>,
+    pub max_ttl_ms: u64,
+    /// Answers and requests of clients may get lost; the server may not notice that they left.
+    pub rough: bool,
+    /// When clients stop to begin anything, ms.
+    pub until_ms: AtomicU64,
+}
+
+impl Town {
+    pub fn process(&self, server: usize) -> Process {
+        self.processes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())[server].clone()
+    }
+
+    /// A new process is there.
+    pub fn arrive(&self, process: Process, clock: Arc<SeededClock>) {
+        let mut processes = self.processes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut clocks = self.clocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let server = process.server;
+        if server < processes.len() {
+            processes[server] = process;
+            clocks[server] = clock;
+        } else {
+            processes.push(process);
+            clocks.push(clock);
+        }
+    }
+
+    /// Sets how wrong the clock of a server is.
+    pub fn set_skew_ms(&self, server: usize, skew_ms: i64) {
+        let clocks = self.clocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        clocks[server].set_skew_us(skew_ms * 1000);
+    }
+
+    fn servers(&self) -> usize {
+        self.processes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).len()
+    }
+
+    /// Runs a call at a server: `None` where the server dies before it has answered.
+    async fn at<T>(&self, process: &Process, call: impl Future<Output = T>) -> Option<T> {
+        let mut call = pin!(call);
+        let died = async {
+            loop {
+                let changed = self.world.servers_changed.notified();
+                if self.world.is_dead(process.server, process.life) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            () = died => return None,
+            answer = &mut call => answer,
+        };
+        loop {
+            let changed = self.world.servers_changed.notified();
+            if self.world.is_dead(process.server, process.life) {
+                return None;
+            }
+            if !self.world.is_paused(process.server) {
+                return Some(answer);
+            }
+            changed.await;
+        }
+    }
+}
+
+/// One client.
+pub struct Client {
+    pub town: Arc<Town>,
+    pub id: usize,
+    pub rng: SmallRng,
+    pub requests: u32,
+}
+
+/// A lease that the client was told of.
+struct Holding {
+    index: usize,
+    target: Target,
+    held: Held,
+    handle: LeaseHandle,
+    /// The shortest life that was asked for so far.
+    ttl_ms: u64,
+    extended: bool,
+}
+
+impl Client {
+    fn chance(&mut self, percent: u32) -> bool {
+        self.rng.random_range(0..100) < percent
+    }
+
+    fn ms(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.rng.random_range(from..=to))
+    }
+
+    fn is_over(&self) -> bool {
+        self.town.world.ms() >= self.town.until_ms.load(Ordering::Relaxed)
+    }
+
+    /// A server: mostly the client's own.
+    fn any_process(&mut self) -> Process {
+        let servers = self.town.servers();
+        let server = if self.chance(70) { self.id % servers } else { self.rng.random_range(0..servers) };
+        self.town.process(server)
+    }
+
+    /// Lives until the faults end.
+    pub async fn live(mut self) {
+        while !self.is_over() {
+            let pause = self.ms(0, 150);
+            sleep(pause).await;
+            match self.rng.random_range(0..100) {
+                0..78 => self.hold_something().await,
+                78..86 => self.hold_stream().await,
+                86..93 => self.issue().await,
+                _ => self.look().await,
+            }
+        }
+    }
+
+    fn target(&mut self) -> Target {
+        let (locks, limit) = (self.town.names.locks.len(), self.town.names.limit);
+        match self.rng.random_range(0..100) {
+            0..50 => Target::Lock(self.town.names.locks[self.rng.random_range(0..locks)].clone()),
+            50..58 if locks > 1 => {
+                let mut names = self.town.names.locks.clone();
+                if self.chance(50) {
+                    names.reverse();
+                }
+                Target::Multilock(names)
+            }
+            58..80 => Target::Semaphore {
+                name: self.town.names.semaphore.clone(),
+                limit,
+                permits: if self.chance(75) { 1 } else { self.rng.random_range(1..=limit) },
+            },
+            _ => Target::Election(self.town.names.election.clone()),
+        }
+    }
+
+    fn options(&mut self) -> AcquireOptions {
+        let max = self.town.max_ttl_ms;
+        let ttl_ms = match self.rng.random_range(0..4) {
+            0 => max,
+            1 => self.rng.random_range(100..=300.min(max)),
+            _ => self.rng.random_range(200..=max),
+        };
+        let wait_ms = if self.chance(40) { 0 } else { self.rng.random_range(50..2000) };
+        let request = self.chance(35).then(|| {
+            self.requests += 1;
+            RequestId::new(&format!("request-{}-{}", self.id, self.requests)).expect("a request id")
+        });
+        let candidate = Candidate::new(&format!("c{}", self.id)).ok();
+        AcquireOptions { ttl_ms, wait_ms, note: Note { candidate, ..Note::default() }, request }
+    }
+
+    async fn hold_something(&mut self) {
+        let target = self.target();
+        let options = self.options();
+        let Some(holding) = self.acquire(&target, &options).await else { return };
+        self.use_it(holding, &options).await;
+    }
+
+    /// Asks for a lease, with a request id again and again; `None` where none was told.
+    async fn acquire(&mut self, target: &Target, options: &AcquireOptions) -> Option<Holding> {
+        let tries = if options.request.is_some() { 3 } else { 1 };
+        for _ in 0..tries {
+            let patience = match self.rng.random_range(0..100) {
+                0..15 => self.ms(0, 30),
+                15..30 => self.ms(0, options.wait_ms + 300),
+                _ => Duration::from_millis(options.wait_ms) + Duration::from_secs(4),
+            };
+            let answer = self.ask(target, options, patience).await;
+            match answer {
+                Some(Ok(holding)) => return Some(holding),
+                Some(Err(_)) if !self.chance(40) => return None,
+                _ => {}
+            }
+            if self.is_over() {
+                return None;
+            }
+            let pause = self.ms(0, 100);
+            sleep(pause).await;
+        }
+        None
+    }
+
+    /// One request. `None` where the answer did not come.
+    async fn ask(
+        &mut self,
+        target: &Target,
+        options: &AcquireOptions,
+        patience: Duration,
+    ) -> Option<Result<Holding, ServiceError>> {
+        let process = self.any_process();
+        let began = self.town.checkers.begin();
+        let (id, server) = (self.id, process.server);
+        self.town.world.note(("ask", [id as u64, server as u64, options.wait_ms]), || {
+            let AcquireOptions { ttl_ms, wait_ms, request, .. } = options;
+            let request = request.as_ref().map_or("-", |request| request.as_str());
+            format!("c{id} s{} {target:?} ttl {ttl_ms} wait {wait_ms} request {request}", server + 1)
+        });
+        // How messages travel, and how long the server does not see that the client has left.
+        let (there, back) = (self.ms(0, 3), self.ms(0, 3));
+        let answer_lost = self.town.rough && self.chance(6);
+        let unnoticed = (self.town.rough && self.chance(50)).then(|| self.ms(0, 1500));
+        let kept = self.chance(30);
+        let town = Arc::clone(&self.town);
+        let mut call = Box::pin(serve(Arc::clone(&town), process, target.clone(), options.clone(), there));
+        let Ok(answer) = timeout(patience, &mut call).await else {
+            town.checkers.lock().counts.cancelled += 1;
+            town.world.note(("left", [id as u64, 0, 0]), || format!("c{id} leaves"));
+            if let Some(unnoticed) = unnoticed {
+                let target = target.clone();
+                tokio::spawn(async move {
+                    // An answer finds nobody: either the server sees that, or it believes
+                    // to have delivered it.
+                    if let Ok(Some(Ok(granted))) = timeout(unnoticed, call).await
+                        && kept
+                    {
+                        deliver(&town, &began, id, &target, granted);
+                    }
+                });
+            }
+            return None;
+        };
+        match answer? {
+            Ok(granted) => {
+                let (index, lease) = deliver(&town, &began, id, target, granted);
+                if answer_lost {
+                    return None;
+                }
+                sleep(back).await;
+                town.checkers.told(index, lease.valid_until);
+                let (handle, ttl_ms) = (lease.handle, lease.ttl_ms);
+                let (held, target) = (target.held(), target.clone());
+                Some(Ok(Holding { index, target, held, handle, ttl_ms, extended: false }))
+            }
+            Err(why) => {
+                self.failed(&why);
+                Some(Err(why))
+            }
+        }
+    }
+
+    fn failed(&self, why: &ServiceError) {
+        let mut state = self.town.checkers.lock();
+        match why {
+            ServiceError::Contended { .. } => state.counts.refused += 1,
+            ServiceError::LeaseLost { .. } => state.counts.lost += 1,
+            _ => state.counts.unavailable += 1,
+        }
+        drop(state);
+        let id = self.id;
+        self.town.world.note(("failed", [id as u64, 0, 0]), || format!("c{id} {why}"));
+    }
+
+    /// Works with a lease: writes, extends, dozes off, gives it back or forgets it.
+    async fn use_it(&mut self, mut holding: Holding, options: &AcquireOptions) {
+        let town = Arc::clone(&self.town);
+        let checkers = &town.checkers;
+        let steps = self.rng.random_range(1..=4);
+        for _ in 0..steps {
+            match self.rng.random_range(0..100) {
+                0..35 => {
+                    let work = self.ms(0, 80);
+                    sleep(work).await;
+                    if checkers.is_valid(holding.index) {
+                        checkers.write(holding.index);
+                    }
+                }
+                35..45 => {
+                    // Dozes off between the look at the clock and the write.
+                    let believed = checkers.is_valid(holding.index);
+                    let nap = self.ms(0, holding.ttl_ms + 500);
+                    sleep(nap).await;
+                    if believed {
+                        checkers.write(holding.index);
+                    }
+                }
+                45..80 => {
+                    if !self.extend(&mut holding).await {
+                        return;
+                    }
+                }
+                80..88 if options.request.is_some() && !holding.extended => {
+                    // Asks again, as if it had not heard.
+                    let patience = Duration::from_secs(3);
+                    drop(self.ask(&holding.target, options, patience).await);
+                }
+                88..94 if matches!(holding.target, Target::Election(_)) => self.proclaim(&holding).await,
+                _ => self.look().await,
+            }
+            if self.is_over() {
+                break;
+            }
+        }
+        match self.rng.random_range(0..100) {
+            // It dies: nobody knows of the lease any more.
+            0..8 => {}
+            // It lets it expire.
+            8..12 => {}
+            _ => self.release(&holding).await,
+        }
+        checkers.give_up(holding.index);
+    }
+
+    /// Whether the lease may still be held.
+    async fn extend(&mut self, holding: &mut Holding) -> bool {
+        let town = Arc::clone(&self.town);
+        let process = self.any_process();
+        // Never longer than before: a late extension sets what it was asked for, and a
+        // client that asks for different lives at once cannot know which comes last.
+        let ttl_ms = match self.rng.random_range(0..4) {
+            0 => None,
+            1 => Some(self.rng.random_range(100..=holding.ttl_ms)),
+            _ => Some(holding.ttl_ms),
+        };
+        holding.ttl_ms = ttl_ms.unwrap_or(holding.ttl_ms);
+        holding.extended = true;
+        town.checkers.extending(holding.index, holding.ttl_ms);
+        let there = self.ms(0, 3);
+        let patience = if self.chance(10) { self.ms(0, 20) } else { Duration::from_secs(3) };
+        let call = async {
+            sleep(there).await;
+            town.at(&process, process.service.extend(&holding.held, holding.handle, ttl_ms)).await
+        };
+        match timeout(patience, call).await {
+            Ok(Some(Ok(lease))) => {
+                if town.rough && self.chance(5) {
+                    return true;
+                }
+                let back = self.ms(0, 3);
+                sleep(back).await;
+                town.checkers.extended(holding.index, lease.handle, lease.valid_until);
+                true
+            }
+            Ok(Some(Err(why))) => {
+                self.failed(&why);
+                let lost = matches!(why, ServiceError::LeaseLost { .. });
+                if lost {
+                    town.checkers.give_up(holding.index);
+                }
+                !lost
+            }
+            Ok(None) | Err(_) => true,
+        }
+    }
+
+    async fn proclaim(&mut self, holding: &Holding) {
+        let Held::Election(name) = &holding.held else { return };
+        let process = self.any_process();
+        let value = Value::new("here").expect("a value");
+        let town = Arc::clone(&self.town);
+        let call = town.at(&process, process.service.proclaim(name, holding.handle, value));
+        if let Ok(Some(Ok(lease))) = timeout(Duration::from_secs(3), call).await {
+            town.checkers.extended(holding.index, lease.handle, lease.valid_until);
+        }
+    }
+
+    async fn release(&mut self, holding: &Holding) {
+        let town = Arc::clone(&self.town);
+        // It stops working before it says so.
+        town.checkers.give_up(holding.index);
+        for _ in 0..3 {
+            let process = self.any_process();
+            let there = self.ms(0, 3);
+            let patience = if self.chance(10) { self.ms(0, 20) } else { Duration::from_secs(3) };
+            let call = async {
+                sleep(there).await;
+                town.at(&process, process.service.release(&holding.held, holding.handle)).await
+            };
+            match timeout(patience, call).await {
+                Ok(Some(Ok(_))) => {
+                    town.checkers.released(holding.index);
+                    return;
+                }
+                Ok(Some(Err(why))) => self.failed(&why),
+                Ok(None) | Err(_) => {}
+            }
+            if self.chance(50) {
+                return;
+            }
+        }
+    }
+
+    async fn hold_stream(&mut self) {
+        let town = Arc::clone(&self.town);
+        let process = self.any_process();
+        let (target, options) = (self.target(), self.options());
+        let held = target.held();
+        let began = town.checkers.begin();
+        let patience = self.ms(50, 3000);
+        let until = Instant::now() + patience;
+        let stream = process.service.hold(target.clone(), options);
+        let mut stream = Box::pin(stream);
+        let mut index = None;
+        loop {
+            let next = town.at(&process, stream.next());
+            let Ok(Some(Some(event))) = tokio::time::timeout_at(until, next).await else { break };
+            match event {
+                HoldEvent::Acquired(lease) => {
+                    let resources = town.names.of(&target, &lease.slots);
+                    let granted = town.checkers.granted(&began, self.id, lease.handle, &resources);
+                    index = Some(granted);
+                    town.checkers.told(granted, lease.valid_until);
+                }
+                HoldEvent::Extended(lease) => {
+                    if let Some(index) = index {
+                        town.checkers.extended(index, lease.handle, lease.valid_until);
+                        if self.chance(30) {
+                            town.checkers.write(index);
+                        }
+                    }
+                }
+                HoldEvent::Waiting { .. } => {}
+                HoldEvent::Denied(why) => {
+                    self.failed(&why);
+                    return;
+                }
+                HoldEvent::Lost { .. } | HoldEvent::Released { .. } => break,
+            }
+        }
+        if let Some(index) = index {
+            town.checkers.give_up(index);
+        }
+        town.world.note(("hold ends", [self.id as u64, 0, 0]), || format!("c{} {held:?}", self.id));
+    }
+
+    async fn issue(&mut self) {
+        let town = Arc::clone(&self.town);
+        let process = self.any_process();
+        let lock = self.rng.random_range(0..town.names.locks.len());
+        let began = town.checkers.begin();
+        let call = town.at(&process, process.service.issue_token(&town.names.locks[lock]));
+        match timeout(Duration::from_secs(3), call).await {
+            Ok(Some(Ok(token))) => town.checkers.issued(&began, lock, token.get()),
+            Ok(Some(Err(why))) => self.failed(&why),
+            Ok(None) | Err(_) => {}
+        }
+    }
+
+    /// Looks who holds something. Where some nodes do not answer, those that do may know of a
+    /// token that was granted late and not told; then the answer is a guess.
+    async fn look(&mut self) {
+        let town = Arc::clone(&self.town);
+        let process = self.any_process();
+        let began = Instant::now();
+        let patience = Duration::from_secs(3);
+        match self.rng.random_range(0..4) {
+            0 | 1 => {
+                let lock = self.rng.random_range(0..town.names.locks.len());
+                let call = town.at(&process, process.service.get_lock(&town.names.locks[lock]));
+                if let Ok(Some(Ok(seen))) = timeout(patience, call).await
+                    && let Some(holder) = seen.holder
+                    && seen.nodes.failed == 0
+                {
+                    town.checkers.inspected(lock, began, holder.token.get());
+                }
+            }
+            2 => {
+                let call = town.at(&process, process.service.get_leader(&town.names.election, None, 0));
+                if let Ok(Some(Ok(seen))) = timeout(patience, call).await
+                    && let Some(holder) = seen.holder
+                    && seen.nodes.failed == 0
+                {
+                    let election = town.names.election_resource();
+                    town.checkers.inspected(election, began, holder.token.get());
+                }
+            }
+            _ => {
+                let call = town.at(&process, process.service.get_semaphore(&town.names.semaphore));
+                if let Ok(Some(Ok(seen))) = timeout(patience, call).await
+                    && seen.in_use > town.names.limit
+                {
+                    town.checkers.violate(format!("{} permits in use of {}", seen.in_use, town.names.limit));
+                }
+            }
+        }
+    }
+}
+
+/// The server's side of an acquisition, from the arrival of the request to the lease in hand.
+async fn serve(
+    town: Arc<Town>,
+    process: Process,
+    target: Target,
+    options: AcquireOptions,
+    there: Duration,
+) -> Option<Result<Granted, ServiceError>> {
+    sleep(there).await;
+    town.at(&process, process.service.acquire(&target, options)).await
+}
+
+/// The server has written its answer.
+fn deliver(town: &Town, began: &Began, client: usize, target: &Target, granted: Granted) -> (usize, Lease) {
+    let lease = granted.deliver();
+    let resources = town.names.of(target, &lease.slots);
+    (town.checkers.granted(began, client, lease.handle, &resources), lease)
+}

@@ -1,0 +1,276 @@
+//! One seed: a deployment, its clients, its faults, its end, and the verdict.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quorate::clock::{Clock, SeededClock};
+use quorate::quorum::{Engine, EngineOptions};
+use quorate::service::{AcquireOptions, Note, Service, Target, WaitLimits};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::sleep;
+
+use crate::checkers::{Checkers, Counts};
+use crate::clients::{Client, Names, Process, Town};
+use crate::faults::{self, Bounds};
+use crate::world::{Held, Plan, START_US, World};
+
+/// What came of a seed.
+pub struct Outcome {
+    pub faults: u32,
+    pub counts: Counts,
+    pub hash: u64,
+    pub events: u64,
+    pub scripts: u64,
+    pub virtual_ms: u64,
+    pub violations: Vec<String>,
+}
+
+/// What is decided about a seed besides its [`Plan`].
+struct Scene {
+    plan: Plan,
+    bounds: Bounds,
+    /// Clocks keep to the assumptions of PROTOCOL §6.
+    exclusive: bool,
+    max_ttl_ms: u64,
+    clients: usize,
+    faults: u32,
+    faults_ms: u64,
+    locks: usize,
+    limit: u32,
+    rough: bool,
+    init: bool,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        // Of ten seeds, two break the assumptions: then fencing alone must hold.
+        let exclusive = rng.random_range(0..10) < 8;
+        let max_ttl_ms = rng.random_range(500..=3000);
+        let nodes = match rng.random_range(0..20) {
+            0..2 => 1,
+            2..11 => 3,
+            11..17 => 5,
+            17..18 => 2,
+            _ => 4,
+        };
+        let plan = Plan {
+            seed,
+            nodes,
+            servers: rng.random_range(1..=3),
+            node_timeout_ms: rng.random_range(30..=300),
+            rate_ppm_max: if exclusive { 4000 } else { 100_000 },
+            node_offset_ms_max: 10_000,
+        };
+        let bounds = Bounds {
+            outage_ms_max: rng.random_range(300..=2500),
+            step_ahead_ms_max: if exclusive { 0 } else { 20_000 },
+            step_back_ms_max: if exclusive { 1500 } else { 20_000 },
+            // Tokens are wall clock; a node that forgot them must not meet a clock that is
+            // behind by more than it waited.
+            skew_ms_max: (max_ttl_ms / 2) as i64,
+        };
+        Self {
+            plan,
+            bounds,
+            exclusive,
+            max_ttl_ms,
+            clients: rng.random_range(3..=6),
+            faults: rng.random_range(12..=20),
+            faults_ms: rng.random_range(2500..=5000),
+            locks: rng.random_range(1..=2),
+            limit: rng.random_range(1..=3),
+            rough: rng.random_range(0..2) == 0,
+            init: rng.random_range(0..10) < 9,
+        }
+    }
+}
+
+/// Starts a process of an API server.
+pub async fn boot(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) {
+    let clock = Arc::new(SeededClock::new(seed, START_US + town.world.ms() * 1000));
+    clock.set_skew_us(skew_ms * 1000);
+    let options = EngineOptions { max_ttl_ms: town.max_ttl_ms, ..EngineOptions::default() };
+    let (life, nodes) = town.world.boot(server);
+    let engine = Engine::new(nodes, Arc::clone(&clock) as Arc<dyn Clock>, options);
+    let limits = WaitLimits { waiters_max: 1000, waiters_per_name_max: 100 };
+    let service = Service::new(engine, limits);
+    town.arrive(Process { service: service.clone(), server, life }, clock);
+    if service.engine.ready_at_start().await.is_ok() {
+        service.engine.start();
+    }
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, printed: bool) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    let outcome = runtime.block_on(play(seed, printed));
+    drop(runtime);
+    outcome
+}
+
+async fn play(seed: u64, printed: bool) -> Outcome {
+    let scene = Scene::new(seed);
+    let mut rng = SmallRng::seed_from_u64(seed ^ 0x706c_6179);
+    let world = World::new(&scene.plan, printed);
+    let names = Names::new(scene.locks, scene.limit);
+    let checkers = Checkers::new(Arc::clone(&world), names.resources(), scene.exclusive);
+    let town = Arc::new(Town {
+        world: Arc::clone(&world),
+        checkers: Arc::clone(&checkers),
+        names,
+        processes: Mutex::default(),
+        clocks: Mutex::default(),
+        max_ttl_ms: scene.max_ttl_ms,
+        rough: scene.rough,
+        until_ms: AtomicU64::new(u64::MAX),
+    });
+    tokio::spawn(Arc::clone(&world).run());
+
+    let quarantine_ms = scene.max_ttl_ms + scene.max_ttl_ms / 100 + 2;
+    for server in 0..scene.plan.servers {
+        let skew = rng.random_range(-scene.bounds.skew_ms_max..=scene.bounds.skew_ms_max);
+        boot(&town, server, rng.random(), skew).await;
+        if server == 0 && scene.init {
+            let engine = town.process(0).service.engine;
+            engine.initialize().await.expect("new nodes can be marked");
+        }
+    }
+    let ready = async {
+        for server in 0..scene.plan.servers {
+            town.process(server).service.engine.until_available().await;
+        }
+    };
+    if tokio::time::timeout(Duration::from_millis(quarantine_ms + 2000), ready).await.is_err() {
+        checkers.violate("a new deployment does not become available".to_owned());
+    }
+
+    let until_ms = world.ms() + scene.faults_ms;
+    town.until_ms.store(until_ms, Ordering::Relaxed);
+    let clients: Vec<_> = (0..scene.clients)
+        .map(|id| {
+            let rng = SmallRng::seed_from_u64(rng.random());
+            tokio::spawn(Client { town: Arc::clone(&town), id, rng, requests: 0 }.live())
+        })
+        .collect();
+    let bad = SmallRng::seed_from_u64(rng.random());
+    let made = faults::run(Arc::clone(&town), bad, scene.bounds, scene.faults, until_ms).await;
+    let left = until_ms.saturating_sub(world.ms());
+    sleep(Duration::from_millis(left)).await;
+    world.note(("CALM", [0; 3]), || "no more faults".to_owned());
+    world.calm();
+    let calm_at_ms = world.ms();
+    for server in 0..scene.plan.servers {
+        if !world.is_alive(server) {
+            boot(&town, server, rng.random(), 0).await;
+        }
+    }
+    for client in clients {
+        match tokio::time::timeout(Duration::from_secs(60), client).await {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => checkers.violate(format!("a client died: {why}")),
+            Err(_) => checkers.violate("a call never returns".to_owned()),
+        }
+    }
+    end(&town, &scene, &mut rng, quarantine_ms, calm_at_ms).await;
+
+    let (faults, virtual_ms, scripts) = (made, world.ms(), world.runs());
+    let (hash, events) = {
+        let inner = world.lock();
+        (inner.history.hash(), inner.history.count)
+    };
+    world.close();
+    let state = checkers.lock();
+    let counts = state.counts;
+    let violations = state.violations.clone();
+    Outcome { faults: faults + counts.cancelled as u32, counts, hash, events, scripts, virtual_ms, violations }
+}
+
+/// After the faults: debts are paid, nothing released is held, every name can be taken again.
+async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms: u64, calm_at_ms: u64) {
+    let (world, checkers) = (&town.world, &town.checkers);
+    let servers = scene.plan.servers;
+    let debts = || (0..servers).map(|server| town.process(server).service.engine.debts()).sum::<usize>();
+    // The rest is for noticing: a look at a node that is not well every 200 ms, connections made
+    // within 250 ms, a timeout or two.
+    let patience_ms = quarantine_ms.max(scene.max_ttl_ms) + 1500 + world.lock().stepped_back_ms;
+    let deadline = calm_at_ms + patience_ms;
+    // Until what is on its way now has an answer or has timed out, and has been sent again.
+    sleep(Duration::from_millis(3 * scene.plan.node_timeout_ms + 500)).await;
+    while debts() > 0 && world.ms() < deadline {
+        sleep(Duration::from_millis(100)).await;
+    }
+    if debts() > 0 {
+        checkers.violate(format!("{} debts are not paid {patience_ms} ms after the last fault", debts()));
+    }
+    // What is on its way arrives.
+    sleep(Duration::from_millis(100)).await;
+    for Held { node, key, lease, left_ms, claimed } in world.held() {
+        let known = {
+            let state = checkers.lock();
+            state.lease(&lease).map(|lease| (lease.released.is_some(), lease.handle.token.get()))
+        };
+        // A server that dies takes its debts with it, and a retry that took a lease over does
+        // not undo it when it dies too: such leases end by themselves.
+        let what = match known {
+            _ if world.lock().crashes > 0 || world.lock().stepped_back_ms > 0 => continue,
+            Some((true, token)) => format!("of token {token} that was released"),
+            None if !claimed => "that nobody was told of".to_owned(),
+            _ => continue,
+        };
+        let (lease, node) = (&lease[..6], node + 1);
+        checkers.violate(format!("a lease {what} ({lease}) survives on n{node} at {key}, {left_ms} ms"));
+    }
+
+    let rest = deadline.saturating_sub(world.ms());
+    sleep(Duration::from_millis(rest)).await;
+    for server in 0..servers {
+        if !town.process(server).service.engine.available() {
+            let nodes = town.process(server).service.engine.nodes();
+            let nodes: Vec<_> = nodes.iter().map(|node| (node.state, &node.reason, node.voting_in_ms)).collect();
+            checkers.violate(format!("s{} has no quorum although all nodes are well: {nodes:?}", server + 1));
+            return;
+        }
+    }
+    let names = &town.names;
+    let mut targets: Vec<Target> = names.locks.iter().cloned().map(Target::Lock).collect();
+    targets.push(Target::Election(names.election.clone()));
+    targets.push(Target::Semaphore {
+        name: names.semaphore.clone(),
+        limit: names.limit,
+        permits: names.limit,
+    });
+    for target in targets {
+        let process = town.process(rng.random_range(0..servers));
+        let options = AcquireOptions { ttl_ms: 500, wait_ms: 0, note: Note::default(), request: None };
+        let began = checkers.begin();
+        match process.service.acquire(&target, options).await {
+            Ok(granted) => {
+                let lease = granted.deliver();
+                let resources = names.of(&target, &lease.slots);
+                let index = checkers.granted(&began, 99, lease.handle, &resources);
+                checkers.told(index, lease.valid_until);
+                checkers.give_up(index);
+                match process.service.release(&target.held(), lease.handle).await {
+                    Ok(true) => checkers.released(index),
+                    other => checkers.violate(format!("a release of {target:?} in calm said {other:?}")),
+                }
+            }
+            Err(why) => checkers.violate(format!("{target:?} cannot be taken again after the faults: {why:?}")),
+        }
+    }
+    // Also in fair weather an answer may take longer than the shortest timeout.
+    sleep(Duration::from_millis(3 * scene.plan.node_timeout_ms + 500)).await;
+    if debts() > 0 {
+        checkers.violate(format!("{} debts in calm", debts()));
+    }
+    for Held { node, key, .. } in world.held() {
+        checkers.violate(format!("n{} still holds {key} after all was released in calm", node + 1));
+    }
+}

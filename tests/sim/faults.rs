@@ -1,0 +1,135 @@
+//! What goes wrong, when, and for how long: drawn from the seed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use tokio::time::sleep;
+
+use crate::clients::Town;
+use crate::deployment;
+use crate::world::Weather;
+
+/// How bad it may get.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    /// How long a stop, a partition, a pause lasts at most, ms.
+    pub outage_ms_max: u64,
+    /// How far a node's clock may step ahead, ms. Leases expire early by that much.
+    pub step_ahead_ms_max: i64,
+    /// How far it may step back, ms. Leases live longer by that much.
+    pub step_back_ms_max: i64,
+    /// How wrong an API server's clock may be, ms.
+    pub skew_ms_max: i64,
+}
+
+/// Makes `count` faults until `until_ms`; says how many it made.
+pub async fn run(town: Arc<Town>, mut rng: SmallRng, bounds: Bounds, count: u32, until_ms: u64) -> u32 {
+    let pause = until_ms / u64::from(count + 1);
+    let mut made = 0;
+    for _ in 0..count {
+        sleep(Duration::from_millis(rng.random_range(0..=2 * pause))).await;
+        if town.world.ms() >= until_ms {
+            break;
+        }
+        one(&town, &mut rng, bounds).await;
+        made += 1;
+    }
+    made
+}
+
+async fn one(town: &Arc<Town>, rng: &mut SmallRng, bounds: Bounds) {
+    let world = &town.world;
+    let ways = world.ways();
+    let Some(&way) = ways.choose(rng) else { return };
+    let node = way.node;
+    let outage_ms = rng.random_range(1..=bounds.outage_ms_max);
+    let kind = rng.random_range(0..100);
+    world.note(("FAULT", [kind, node as u64, outage_ms]), || {
+        format!("kind {kind} s{}→n{} {outage_ms} ms", way.server + 1, node + 1)
+    });
+    match kind {
+        0..14 => {
+            let weather = Weather {
+                requests_lost: rng.random_range(0..60),
+                replies_lost: rng.random_range(0..60),
+                doubled: rng.random_range(0..30),
+                resent: rng.random_range(0..30),
+                slow_ms: rng.random_range(1..60),
+                stragglers: rng.random_range(0..20),
+            };
+            // One way, one server's, or one node's.
+            let scope = rng.random_range(0..3);
+            for other in ways {
+                let hit = match scope {
+                    0 => other == way,
+                    1 => other.server == way.server,
+                    _ => other.node == way.node,
+                };
+                if hit {
+                    world.set_weather(other, weather, outage_ms);
+                }
+            }
+        }
+        14..26 => {
+            let (requests, replies) = [(true, true), (true, false), (false, true)][rng.random_range(0..3)];
+            let scope = rng.random_range(0..3);
+            for other in ways {
+                let hit = match scope {
+                    0 => other == way,
+                    1 => other.server == way.server && rng.random_range(0..2) == 0,
+                    _ => other.node == way.node,
+                };
+                if hit {
+                    world.block(other, requests, replies, outage_ms);
+                }
+            }
+        }
+        26..34 => {
+            world.crash_node(node, false, outage_ms);
+        }
+        34..40 => {
+            world.crash_node(node, true, outage_ms);
+        }
+        40..44 => world.flush_node(node),
+        44..56 => {
+            world.stop_node(node, outage_ms);
+            if rng.random_range(0..3) == 0 {
+                world.stop_node(rng.random_range(0..world.nodes()), outage_ms);
+            }
+        }
+        56..66 => world.cut(way, rng.random_range(0..=bounds.outage_ms_max)),
+        66..72 => {
+            let by = rng.random_range(-bounds.step_back_ms_max..=bounds.step_ahead_ms_max);
+            world.step_node_clock(node, by);
+        }
+        72..75 => world.fill_memory(node, outage_ms),
+        75..83 => {
+            let everywhere = rng.random_range(0..2) == 0;
+            for other in ways {
+                if other.server == way.server && (everywhere || other == way) {
+                    world.cut_hints(other, outage_ms);
+                }
+            }
+        }
+        83..90 => world.pause_server(way.server, outage_ms),
+        90..95 => {
+            world.crash_server(way.server);
+            let town = Arc::clone(town);
+            let (skew, seed) = (rng.random_range(-bounds.skew_ms_max..=bounds.skew_ms_max), rng.random());
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(outage_ms)).await;
+                // Unless the end of all faults was first.
+                if !town.world.is_alive(way.server) {
+                    deployment::boot(&town, way.server, seed, skew).await;
+                }
+            });
+        }
+        _ => {
+            let skew = rng.random_range(-bounds.skew_ms_max..=bounds.skew_ms_max);
+            town.set_skew_ms(way.server, skew);
+        }
+    }
+}

@@ -1,0 +1,1316 @@
+//! The world of one seed: nodes, the network between them and the API servers, and time.
+//!
+//! [`SimNode`] stands where the driver of a real Redis would: between a member of the
+//! engine and an embedded node that runs the real scripts. It behaves as the driver
+//! does: one connection with calls in order, a timeout for each, a connection that is
+//! given up after a silence, and then another. Every message becomes an event in one
+//! heap, and one task delivers them; tokio's paused clock jumps from one to the next.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use quorate::clock::Clock;
+use quorate::node::embedded::EmbeddedNode;
+use quorate::node::{
+    BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, ReplyTo, Value,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use crate::history::History;
+
+/// Wall clock when a run begins, µs: somewhere in 2025.
+pub const START_US: u64 = 1_750_000_000_000_000;
+/// After this many timeouts in a row a connection is given up.
+const SILENCE_MAX: u32 = 2;
+
+/// The clock of a node: it may run fast or slow, and step.
+pub struct NodeClock {
+    start: Instant,
+    /// Parts per million that it is fast.
+    rate_ppm: AtomicI64,
+    offset_us: AtomicI64,
+}
+
+impl NodeClock {
+    fn new(rate_ppm: i64, offset_us: i64) -> Self {
+        Self { start: Instant::now(), rate_ppm: rate_ppm.into(), offset_us: offset_us.into() }
+    }
+
+    /// From now on it runs right; what it has gained stays.
+    fn run_right(&self) {
+        let gained = self.start.elapsed().as_micros() as i64 * self.rate_ppm.swap(0, Ordering::Relaxed);
+        self.step(gained / 1_000_000);
+    }
+
+    fn step(&self, by_us: i64) {
+        self.offset_us.fetch_add(by_us, Ordering::Relaxed);
+    }
+}
+
+impl Clock for NodeClock {
+    fn wall_us(&self) -> u64 {
+        let elapsed = self.start.elapsed().as_micros() as i64;
+        let gained = elapsed * self.rate_ppm.load(Ordering::Relaxed) / 1_000_000;
+        (START_US as i64 + elapsed + gained + self.offset_us.load(Ordering::Relaxed)) as u64
+    }
+
+    fn random_bits(&self) -> u128 {
+        unreachable!("a node draws no lots")
+    }
+
+    fn random_below(&self, _: u64) -> u64 {
+        unreachable!("a node draws no lots")
+    }
+}
+
+/// How messages fare between one server and one node.
+#[derive(Debug, Clone, Copy)]
+pub struct Weather {
+    /// Requests lost, of 100.
+    pub requests_lost: u32,
+    /// Replies lost, of 100.
+    pub replies_lost: u32,
+    /// Requests that arrive twice in a row, of 100.
+    pub doubled: u32,
+    /// Requests sent once more behind later ones, as after a script flush, of 100.
+    pub resent: u32,
+    /// One way takes up to this, ms.
+    pub slow_ms: u64,
+    /// Messages that take ten times as long, of 100.
+    pub stragglers: u32,
+}
+
+impl Weather {
+    pub const FAIR: Self =
+        Self { requests_lost: 0, replies_lost: 0, doubled: 0, resent: 0, slow_ms: 2, stragglers: 2 };
+}
+
+/// What a message asks the node.
+#[derive(Clone)]
+enum Body {
+    Call { command: Arc<Command>, marker: Option<Marker> },
+    Identify,
+    Subscribe(Arc<str>),
+}
+
+/// Who waits for the answer.
+enum Asker {
+    Call(ReplyTo),
+    Identify(oneshot::Sender<Result<Identity, NodeError>>),
+    Subscribe(oneshot::Sender<Result<(), NodeError>>),
+}
+
+/// What came back.
+enum Back {
+    Value(Result<Value, NodeError>),
+    Identity(Identity),
+    Subscribed,
+    Failed(NodeError),
+}
+
+impl Asker {
+    fn answer(self, back: Back) {
+        // A receiver that has left is no error.
+        match (self, back) {
+            (Self::Call(reply), Back::Value(value)) => reply.send(value),
+            (Self::Call(reply), Back::Failed(why)) => reply.send(Err(why)),
+            (Self::Identify(to), Back::Identity(identity)) => drop(to.send(Ok(identity))),
+            (Self::Identify(to), Back::Failed(why)) => drop(to.send(Err(why))),
+            (Self::Subscribe(to), Back::Subscribed) => drop(to.send(Ok(()))),
+            (Self::Subscribe(to), Back::Failed(why)) => drop(to.send(Err(why))),
+            _ => unreachable!("an answer to another question"),
+        }
+    }
+}
+
+/// Answers to give once no lock is held.
+type Answers = Vec<(Asker, Back)>;
+
+/// One way between an incarnation of a server and a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Way {
+    pub server: usize,
+    life: u32,
+    pub node: usize,
+}
+
+struct Message {
+    id: u64,
+    conn: u64,
+    /// Which start of the node the connection was made to.
+    start: u32,
+    body: Body,
+}
+
+enum Event {
+    Arrive(Way, Message),
+    Reply(Way, u64, Back),
+    Timeout(Way, u64),
+    Reset(Way, u64),
+    Reconnect(Way),
+    Hint(Way, Arc<str>),
+    Resume { node: usize, stop: u64 },
+    ServerResume { server: usize, pause: u64 },
+    Restart { node: usize },
+    Mend(Mend),
+}
+
+/// The end of a fault.
+#[derive(Clone, Copy, Debug)]
+pub enum Mend {
+    Weather(Way),
+    Requests(Way),
+    Replies(Way),
+    Hints(Way),
+    Memory(usize),
+}
+
+struct Due {
+    at_ms: u64,
+    order: u64,
+    event: Event,
+}
+
+impl Due {
+    fn key(&self) -> (u64, u64) {
+        (self.at_ms, self.order)
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+impl Eq for Due {}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+/// The driver's side of one way.
+struct Link {
+    embedded: Arc<EmbeddedNode>,
+    conn: u64,
+    up: bool,
+    start: u32,
+    run_id: String,
+    former: Vec<String>,
+    silence: u32,
+    pending: BTreeMap<u64, Asker>,
+    /// Nothing overtakes on one connection: when the last request and the last reply come.
+    last_request: (u64, u64),
+    last_reply: (u64, u64),
+    /// What an old connection still holds comes then: (connection, ms).
+    lag: Vec<(u64, u64)>,
+    weather: Weather,
+    requests_blocked: bool,
+    replies_blocked: bool,
+    sink: Option<Arc<dyn HintSink>>,
+    wanted: BTreeSet<Arc<str>>,
+    hints_cut: bool,
+}
+
+struct Server {
+    life: u32,
+    alive: bool,
+    pause: u64,
+    paused: bool,
+    outbox: Vec<(Way, Call)>,
+    inbox: Vec<Event>,
+    links: Vec<Link>,
+}
+
+struct NodeState {
+    embedded: Arc<EmbeddedNode>,
+    clock: Arc<NodeClock>,
+    up: bool,
+    start: u32,
+    stopped: bool,
+    stop: u64,
+    /// Messages that arrived while it was stopped.
+    backlog: Vec<(Way, Message)>,
+    /// Whether it lost data, ever.
+    pub lost_data: bool,
+}
+
+pub struct Inner {
+    rng: SmallRng,
+    heap: BinaryHeap<Reverse<Due>>,
+    order: u64,
+    messages: u64,
+    nodes: Vec<NodeState>,
+    servers: Vec<Server>,
+    node_timeout_ms: u64,
+    /// No faults any more.
+    calm: bool,
+    closed: bool,
+    /// What waits for an answer that a dead server can never get.
+    graveyard: Vec<Asker>,
+    buried: Vec<Call>,
+    runs: u64,
+    pub history: History,
+    pub crashes: u32,
+    /// How far nodes' clocks went back in all, ms: leases that had expired there live again.
+    pub stepped_back_ms: u64,
+}
+
+/// Everything outside of the servers.
+pub struct World {
+    inner: Mutex<Inner>,
+    /// An event became due earlier than all others.
+    earlier: Notify,
+    next_ms: AtomicU64,
+    start: Instant,
+    /// A server died or went on.
+    pub servers_changed: Notify,
+}
+
+/// What a seed decides about a deployment.
+pub struct Plan {
+    pub seed: u64,
+    pub nodes: usize,
+    pub servers: usize,
+    pub node_timeout_ms: u64,
+    /// Parts per million that a node's clock may be fast or slow.
+    pub rate_ppm_max: i64,
+    /// How wrong a node's clock is at first, ms.
+    pub node_offset_ms_max: i64,
+}
+
+impl World {
+    pub fn new(plan: &Plan, printed: bool) -> Arc<Self> {
+        let mut rng = SmallRng::seed_from_u64(plan.seed ^ 0x776f_726c_6400_0000);
+        let nodes = (0..plan.nodes)
+            .map(|i| {
+                let rate_ppm = rng.random_range(-plan.rate_ppm_max..=plan.rate_ppm_max);
+                let offset = rng.random_range(-plan.node_offset_ms_max..=plan.node_offset_ms_max);
+                let clock = Arc::new(NodeClock::new(rate_ppm, offset * 1000));
+                let embedded = EmbeddedNode::new(&format!("run-{i}-0"), Arc::clone(&clock) as _);
+                let embedded = Arc::new(embedded.with_address(&format!("n{}", i + 1)));
+                NodeState {
+                    embedded,
+                    clock,
+                    up: true,
+                    start: 0,
+                    stopped: false,
+                    stop: 0,
+                    backlog: Vec::new(),
+                    lost_data: false,
+                }
+            })
+            .collect();
+        let server = |_| Server {
+            life: 0,
+            alive: false,
+            pause: 0,
+            paused: false,
+            outbox: Vec::new(),
+            inbox: Vec::new(),
+            links: Vec::new(),
+        };
+        let inner = Inner {
+            rng,
+            heap: BinaryHeap::new(),
+            order: 0,
+            messages: 0,
+            nodes,
+            servers: (0..plan.servers).map(server).collect(),
+            node_timeout_ms: plan.node_timeout_ms,
+            calm: false,
+            closed: false,
+            graveyard: Vec::new(),
+            buried: Vec::new(),
+            runs: 0,
+            history: History::new(printed),
+            crashes: 0,
+            stepped_back_ms: 0,
+        };
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+            earlier: Notify::new(),
+            next_ms: AtomicU64::new(u64::MAX),
+            start: Instant::now(),
+            servers_changed: Notify::new(),
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Virtual time since the start, ms.
+    pub fn ms(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    pub fn note(&self, what: (&'static str, [u64; 3]), text: impl FnOnce() -> String) {
+        let ms = self.ms();
+        self.lock().history.note(ms, what, text);
+    }
+
+    /// A new process of server `server`: the nodes as its engine gets them.
+    pub fn boot(self: &Arc<Self>, server: usize) -> (u32, Vec<Arc<dyn Node>>) {
+        let mut inner = self.lock();
+        let links = inner
+            .nodes
+            .iter()
+            .map(|node| Link {
+                embedded: Arc::new(node.embedded.connect()),
+                conn: 0,
+                up: false,
+                start: 0,
+                run_id: String::new(),
+                former: Vec::new(),
+                silence: 0,
+                pending: BTreeMap::new(),
+                last_request: (0, 0),
+                last_reply: (0, 0),
+                lag: Vec::new(),
+                weather: Weather::FAIR,
+                requests_blocked: false,
+                replies_blocked: false,
+                sink: None,
+                wanted: BTreeSet::new(),
+                hints_cut: false,
+            })
+            .collect();
+        let state = &mut inner.servers[server];
+        state.life += 1;
+        state.alive = true;
+        state.paused = false;
+        state.links = links;
+        let life = state.life;
+        let ways: Vec<_> = (0..inner.nodes.len()).map(|node| Way { server, life, node }).collect();
+        for &way in &ways {
+            inner.connect(way, self.ms());
+        }
+        drop(inner);
+        let nodes = ways
+            .into_iter()
+            .map(|way| {
+                Arc::new(SimNode { world: Arc::clone(self), way, address: format!("n{}", way.node + 1) })
+                    as Arc<dyn Node>
+            })
+            .collect();
+        (life, nodes)
+    }
+
+    /// Delivers events for ever.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            let due = {
+                let mut inner = self.lock();
+                match inner.heap.peek() {
+                    Some(Reverse(due)) if due.at_ms <= self.ms() => {
+                        inner.heap.pop().map(|Reverse(due)| due.event)
+                    }
+                    other => {
+                        let next_ms = other.map_or(u64::MAX, |Reverse(due)| due.at_ms);
+                        self.next_ms.store(next_ms, Ordering::Relaxed);
+                        None
+                    }
+                }
+            };
+            if let Some(event) = due {
+                let wakes = match &event {
+                    Event::Arrive(..) | Event::Restart { .. } | Event::Mend(_) => false,
+                    Event::Timeout(way, id) => self.lock().is_pending(*way, *id),
+                    _ => true,
+                };
+                self.handle(event);
+                if wakes {
+                    // Whoever this woke acts before the next event.
+                    tokio::task::yield_now().await;
+                }
+                continue;
+            }
+            let next_ms = self.next_ms.load(Ordering::Relaxed);
+            let wait = async {
+                match next_ms {
+                    u64::MAX => std::future::pending().await,
+                    next_ms => {
+                        tokio::time::sleep_until(self.start + Duration::from_millis(next_ms)).await;
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.earlier.notified() => {}
+                () = wait => {}
+            }
+        }
+    }
+
+    /// Wakes the deliverer where something is due before what it waits for.
+    fn schedule_changed(&self, inner: &Inner) {
+        let first = inner.heap.peek().map_or(u64::MAX, |Reverse(due)| due.at_ms);
+        if first < self.next_ms.load(Ordering::Relaxed) {
+            self.next_ms.store(first, Ordering::Relaxed);
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Changes the world, then tells everybody.
+    fn with<T>(&self, change: impl FnOnce(&mut Inner, u64, &mut Answers) -> T) -> T {
+        let mut answers = Vec::new();
+        let result = {
+            let mut inner = self.lock();
+            let result = change(&mut inner, self.ms(), &mut answers);
+            self.schedule_changed(&inner);
+            result
+        };
+        for (asker, back) in answers {
+            asker.answer(back);
+        }
+        result
+    }
+
+    fn handle(&self, event: Event) {
+        if let Some(way) = event.way() {
+            let mut inner = self.lock();
+            let server = &mut inner.servers[way.server];
+            if server.life != way.life || !server.alive {
+                // What is on its way to a node still gets there; nothing comes back.
+                if !matches!(event, Event::Arrive(..)) {
+                    return;
+                }
+            } else if server.paused && event.is_for_server() {
+                server.inbox.push(event);
+                return;
+            }
+        }
+        match event {
+            Event::Arrive(way, message) => self.arrive(way, message),
+            Event::Reply(way, id, back) => self.with(|inner, _, answers| {
+                let link = inner.link(way);
+                link.silence = 0;
+                if let Some(asker) = link.pending.remove(&id) {
+                    answers.push((asker, back));
+                }
+            }),
+            Event::Timeout(way, id) => self.with(|inner, now, answers| inner.timeout(way, id, now, answers)),
+            Event::Reset(way, conn) => self.with(|inner, now, answers| {
+                if inner.link(way).conn == conn && inner.link(way).up {
+                    inner.disconnect(way, "closed by the node", now, answers);
+                }
+            }),
+            Event::Reconnect(way) => {
+                let missed = self.with(|inner, now, _| inner.connect(way, now));
+                if let Some(sink) = missed {
+                    sink.missed();
+                }
+            }
+            Event::Hint(way, channel) => {
+                let sink = {
+                    let mut inner = self.lock();
+                    let link = inner.link(way);
+                    (!link.hints_cut && link.wanted.contains(&channel)).then(|| link.sink.clone()).flatten()
+                };
+                if let Some(sink) = sink {
+                    sink.hint(&channel);
+                }
+            }
+            Event::Resume { node, stop } => {
+                if self.lock().nodes[node].stop == stop {
+                    self.resume_node(node);
+                }
+            }
+            Event::ServerResume { server, pause } => {
+                if self.lock().servers[server].pause == pause {
+                    self.resume_server(server);
+                }
+            }
+            Event::Restart { node } => self.start_node(node),
+            Event::Mend(mend) => self.with(|inner, _, _| inner.mend(mend)),
+        }
+    }
+
+    /// A request has come to its node.
+    fn arrive(&self, way: Way, message: Message) {
+        let embedded = {
+            let mut guard = self.lock();
+            let inner = &mut *guard;
+            let now = self.ms();
+            let alive = inner.servers[way.server].life == way.life && inner.servers[way.server].alive;
+            if alive {
+                let link = &inner.servers[way.server].links[way.node];
+                if let Some(&(_, until)) = link.lag.iter().find(|(conn, _)| *conn == message.conn)
+                    && until > now
+                {
+                    inner.push_in_order(until, Event::Arrive(way, message));
+                    self.schedule_changed(inner);
+                    return;
+                }
+                if link.requests_blocked {
+                    inner.note(now, ("blocked", [way.server as u64, way.node as u64, message.id]), String::new);
+                    return;
+                }
+            }
+            let node = &mut inner.nodes[way.node];
+            if !node.up || node.start != message.start {
+                // There is nobody behind this connection any more.
+                inner.push(now, Event::Reset(way, message.conn));
+                self.schedule_changed(inner);
+                return;
+            }
+            if node.stopped {
+                node.backlog.push((way, message));
+                return;
+            }
+            let link = alive.then(|| &inner.servers[way.server].links[way.node]);
+            link.map_or_else(|| Arc::clone(&node.embedded), |link| Arc::clone(&link.embedded))
+        };
+        // Without the lock: what the script publishes comes back to this world.
+        let back = match &message.body {
+            Body::Call { command, marker } => {
+                let keys: Vec<&str> =
+                    marker.iter().map(|marker| &*marker.key).chain(command.keys()).collect();
+                let args: Vec<&str> =
+                    marker.iter().map(|marker| &*marker.expected).chain(command.args()).collect();
+                let value = embedded.eval(command.script, &keys, &args);
+                let refused = value.as_ref().map_or_else(|_| 9, code);
+                let what = [(way.server * 10 + way.node) as u64, command.script as u64, refused as u64];
+                self.note(("run", what), || {
+                    let way = format!("s{}→n{}", way.server + 1, way.node + 1);
+                    format!("{way} {} {}", command.script.name(), short(&keys, &args, &value))
+                });
+                Back::Value(value)
+            }
+            Body::Identify => match futures_util::FutureExt::now_or_never(embedded.identify()) {
+                Some(Ok(identity)) => Back::Identity(identity),
+                _ => return,
+            },
+            Body::Subscribe(channel) => {
+                drop(embedded.subscribe(Arc::clone(channel)));
+                Back::Subscribed
+            }
+        };
+        self.with(|inner, now, _| {
+            inner.runs += 1;
+            let server = &inner.servers[way.server];
+            if server.life != way.life || !server.alive {
+                return;
+            }
+            let link = &server.links[way.node];
+            if link.conn != message.conn || link.replies_blocked {
+                return;
+            }
+            let weather = link.weather;
+            if inner.rng.random_range(0..100) < weather.replies_lost {
+                return;
+            }
+            let delay = inner.delay(weather);
+            let order = inner.next_order();
+            let link = inner.link(way);
+            let at = following(&mut link.last_reply, (now + delay, order));
+            inner.heap.push(Reverse(Due {
+                at_ms: at.0,
+                order: at.1,
+                event: Event::Reply(way, message.id, back),
+            }));
+        });
+    }
+
+    fn submit(&self, way: Way, call: Call) {
+        self.with(|inner, now, answers| {
+            let server = &mut inner.servers[way.server];
+            if server.life != way.life || !server.alive || inner.closed {
+                inner.buried.push(call);
+                return;
+            }
+            if server.paused {
+                server.outbox.push((way, call));
+                return;
+            }
+            inner.send_call(way, call, now, answers);
+        });
+    }
+
+    fn ask(&self, way: Way, body: Body, asker: Asker) {
+        self.with(|inner, now, answers| {
+            let server = &inner.servers[way.server];
+            if server.life != way.life || !server.alive || inner.closed {
+                inner.graveyard.push(asker);
+                return;
+            }
+            inner.send(way, body, asker, now, answers);
+        });
+    }
+
+    /// Whether this life of the server is over.
+    pub fn is_dead(&self, server: usize, life: u32) -> bool {
+        let inner = self.lock();
+        inner.servers[server].life != life || !inner.servers[server].alive
+    }
+
+    pub fn is_paused(&self, server: usize) -> bool {
+        self.lock().servers[server].paused
+    }
+
+    fn resume_node(&self, node: usize) {
+        self.with(|inner, now, _| {
+            let state = &mut inner.nodes[node];
+            state.stopped = false;
+            let mut backlog = std::mem::take(&mut state.backlog);
+            inner.note(now, ("node on", [node as u64, backlog.len() as u64, 0]), || {
+                format!("n{} goes on with {} messages", node + 1, backlog.len())
+            });
+            // Each connection in its own order, connections in any.
+            while !backlog.is_empty() {
+                let pick = inner.rng.random_range(0..backlog.len());
+                let conn = |entry: &(Way, Message)| (entry.0, entry.1.conn);
+                let chosen = conn(&backlog[pick]);
+                let first = backlog.iter().position(|entry| conn(entry) == chosen).unwrap_or(pick);
+                let (way, message) = backlog.remove(first);
+                inner.push_in_order(now, Event::Arrive(way, message));
+            }
+        });
+    }
+
+    fn resume_server(&self, server: usize) {
+        let inbox = self.with(|inner, now, answers| {
+            let state = &mut inner.servers[server];
+            state.paused = false;
+            let inbox = std::mem::take(&mut state.inbox);
+            let outbox = std::mem::take(&mut state.outbox);
+            inner.note(now, ("server on", [server as u64, inbox.len() as u64, outbox.len() as u64]), || {
+                format!("s{} goes on: {} came, {} to send", server + 1, inbox.len(), outbox.len())
+            });
+            for (way, call) in outbox {
+                inner.send_call(way, call, now, answers);
+            }
+            inbox
+        });
+        self.with(|inner, now, _| {
+            for event in inbox {
+                inner.push_in_order(now, event);
+            }
+        });
+        self.servers_changed.notify_waiters();
+    }
+
+    fn start_node(&self, node: usize) {
+        self.with(|inner, now, _| {
+            if inner.nodes[node].up {
+                return;
+            }
+            inner.nodes[node].up = true;
+            // For what servers that died meanwhile had sent: their own connections are gone.
+            drop(inner.nodes[node].embedded.identify());
+            inner.note(now, ("node up", [node as u64, 0, 0]), || format!("n{} is up again", node + 1));
+        });
+    }
+
+    // What faults do.
+
+    /// The ways that exist now.
+    pub fn ways(&self) -> Vec<Way> {
+        let inner = self.lock();
+        let alive = inner.servers.iter().enumerate().filter(|(_, server)| server.alive);
+        alive
+            .flat_map(|(i, server)| {
+                let life = server.life;
+                (0..inner.nodes.len()).map(move |node| Way { server: i, life, node })
+            })
+            .collect()
+    }
+
+    /// Changes how messages fare on a way, for a while.
+    pub fn set_weather(&self, way: Way, weather: Weather, for_ms: u64) {
+        self.with(|inner, now, _| {
+            inner.link(way).weather = weather;
+            inner.push(now + for_ms, Event::Mend(Mend::Weather(way)));
+        });
+    }
+
+    /// Loses everything in one direction or both.
+    pub fn block(&self, way: Way, requests: bool, replies: bool, for_ms: u64) {
+        self.with(|inner, now, _| {
+            if requests {
+                inner.link(way).requests_blocked = true;
+                inner.push(now + for_ms, Event::Mend(Mend::Requests(way)));
+            }
+            if replies {
+                inner.link(way).replies_blocked = true;
+                inner.push(now + for_ms, Event::Mend(Mend::Replies(way)));
+            }
+        });
+    }
+
+    /// Cuts the connection at the server's end; what it had sent comes to the node late.
+    pub fn cut(&self, way: Way, late_ms: u64) {
+        self.with(|inner, now, answers| {
+            let link = inner.link(way);
+            if link.up {
+                let conn = link.conn;
+                link.lag.push((conn, now + late_ms));
+                inner.disconnect(way, "connection reset", now, answers);
+            }
+        });
+    }
+
+    pub fn cut_hints(&self, way: Way, for_ms: u64) {
+        self.with(|inner, now, _| {
+            inner.link(way).hints_cut = true;
+            inner.push(now + for_ms, Event::Mend(Mend::Hints(way)));
+        });
+    }
+
+    /// Ends the process of a node; it starts again after `down_ms`.
+    pub fn crash_node(&self, node: usize, keep_data: bool, down_ms: u64) {
+        self.with(|inner, now, _| {
+            let state = &mut inner.nodes[node];
+            if !state.up {
+                return;
+            }
+            state.up = false;
+            state.stopped = false;
+            state.stop += 1;
+            state.start += 1;
+            state.backlog.clear();
+            state.lost_data |= !keep_data;
+            let run_id = format!("run-{node}-{}", state.start);
+            state.embedded.restart(&run_id, keep_data);
+            inner.push(now + down_ms, Event::Restart { node });
+            for server in 0..inner.servers.len() {
+                if !inner.servers[server].alive {
+                    continue;
+                }
+                let life = inner.servers[server].life;
+                let link = &inner.servers[server].links[node];
+                let way = Way { server, life, node };
+                for channel in &link.wanted {
+                    link.embedded.unsubscribe(channel);
+                }
+                let conn = link.conn;
+                let delay = inner.rng.random_range(0..5);
+                inner.push(now + delay, Event::Reset(way, conn));
+            }
+        });
+    }
+
+    /// Loses all data of a node, which goes on running.
+    pub fn flush_node(&self, node: usize) {
+        let embedded = {
+            let mut inner = self.lock();
+            inner.nodes[node].lost_data = true;
+            Arc::clone(&inner.nodes[node].embedded)
+        };
+        embedded.flush();
+    }
+
+    /// Stops a node for a while; what arrives is executed afterwards.
+    pub fn stop_node(&self, node: usize, for_ms: u64) {
+        self.with(|inner, now, _| {
+            let state = &mut inner.nodes[node];
+            if state.up && !state.stopped {
+                state.stopped = true;
+                state.stop += 1;
+                let stop = state.stop;
+                inner.push(now + for_ms, Event::Resume { node, stop });
+            }
+        });
+    }
+
+    pub fn fill_memory(&self, node: usize, for_ms: u64) {
+        let embedded = Arc::clone(&self.lock().nodes[node].embedded);
+        embedded.set_memory_full(true);
+        self.with(|inner, now, _| inner.push(now + for_ms, Event::Mend(Mend::Memory(node))));
+    }
+
+    pub fn step_node_clock(&self, node: usize, by_ms: i64) {
+        let mut inner = self.lock();
+        inner.stepped_back_ms += by_ms.min(0).unsigned_abs();
+        inner.nodes[node].clock.step(by_ms * 1000);
+    }
+
+    /// Ends a server without a chance to clean up.
+    pub fn crash_server(&self, server: usize) {
+        let mut inner = self.lock();
+        if !inner.servers[server].alive {
+            return;
+        }
+        inner.crashes += 1;
+        let state = &mut inner.servers[server];
+        state.alive = false;
+        let outbox = std::mem::take(&mut state.outbox);
+        let inbox = std::mem::take(&mut state.inbox);
+        let mut askers = Vec::new();
+        for link in &mut state.links {
+            askers.extend(std::mem::take(&mut link.pending).into_values());
+            for channel in &link.wanted {
+                link.embedded.unsubscribe(channel);
+            }
+        }
+        inner.graveyard.extend(askers);
+        inner.buried.extend(outbox.into_iter().map(|(_, call)| call));
+        drop(inner);
+        drop(inbox);
+        self.servers_changed.notify_waiters();
+    }
+
+    pub fn nodes(&self) -> usize {
+        self.lock().nodes.len()
+    }
+
+    pub fn is_alive(&self, server: usize) -> bool {
+        self.lock().servers[server].alive
+    }
+
+    /// Stops a server for a while: nothing comes in, nothing goes out.
+    pub fn pause_server(&self, server: usize, for_ms: u64) {
+        self.with(|inner, now, _| {
+            let state = &mut inner.servers[server];
+            if state.alive && !state.paused {
+                state.paused = true;
+                state.pause += 1;
+                let pause = state.pause;
+                inner.push(now + for_ms, Event::ServerResume { server, pause });
+            }
+        });
+    }
+
+    /// Ends all faults; nothing bad happens any more.
+    pub fn calm(&self) {
+        let (nodes, servers): (Vec<_>, Vec<_>) = {
+            let mut inner = self.lock();
+            inner.calm = true;
+            for server in 0..inner.servers.len() {
+                let life = inner.servers[server].life;
+                for node in 0..inner.servers[server].links.len() {
+                    let way = Way { server, life, node };
+                    for mend in [Mend::Weather(way), Mend::Requests(way), Mend::Replies(way), Mend::Hints(way)]
+                    {
+                        inner.mend(mend);
+                    }
+                    inner.link(way).lag.clear();
+                }
+            }
+            inner.nodes.iter().for_each(|node| node.clock.run_right());
+            let nodes = inner.nodes.iter().map(|node| (node.up, node.stopped)).collect();
+            let servers = inner.servers.iter().map(|server| server.paused).collect();
+            (nodes, servers)
+        };
+        for (i, (up, stopped)) in nodes.into_iter().enumerate() {
+            if !up {
+                self.start_node(i);
+            }
+            if stopped {
+                self.resume_node(i);
+            }
+            self.with(|inner, _, _| inner.mend(Mend::Memory(i)));
+        }
+        for (i, paused) in servers.into_iter().enumerate() {
+            if paused {
+                self.resume_server(i);
+            }
+        }
+    }
+
+    /// The run is over: nothing is sent any more.
+    pub fn close(&self) {
+        let (graveyard, buried) = {
+            let mut inner = self.lock();
+            inner.closed = true;
+            inner.heap.clear();
+            for server in &mut inner.servers {
+                for link in &mut server.links {
+                    link.sink = None;
+                }
+            }
+            (std::mem::take(&mut inner.graveyard), std::mem::take(&mut inner.buried))
+        };
+        drop(graveyard);
+        drop(buried);
+        // What those dropped may have been buried again.
+        let links: Vec<_> = self.lock().servers.iter_mut().flat_map(|s| std::mem::take(&mut s.links)).collect();
+        drop(links);
+        self.lock().buried.clear();
+    }
+
+    /// Leases that nodes hold now.
+    pub fn held(&self) -> Vec<Held> {
+        let nodes: Vec<_> = {
+            let inner = self.lock();
+            inner.nodes.iter().map(|n| (Arc::clone(&n.embedded), n.clock.wall_us() / 1000)).collect()
+        };
+        let mut held = Vec::new();
+        for (i, (node, now_ms)) in nodes.iter().enumerate() {
+            for key in node.keys() {
+                let Some(record) = node.get_raw(&key) else { continue };
+                let fields: Vec<&str> = record.splitn(9, ' ').collect();
+                if let [_, _, _, _, expires, _, lease, request, ..] = fields.as_slice()
+                    && let Ok(expires) = expires.parse::<u64>()
+                    && expires > *now_ms
+                {
+                    held.push(Held {
+                        node: i,
+                        key: key.clone(),
+                        lease: (*lease).to_owned(),
+                        left_ms: expires - now_ms,
+                        claimed: request.contains('+'),
+                    });
+                }
+            }
+        }
+        held
+    }
+
+    /// Scripts run so far.
+    pub fn runs(&self) -> u64 {
+        self.lock().runs
+    }
+}
+
+/// A call and its reply as people can read them: ids cut short, JSON and times left out.
+fn short(keys: &[&str], args: &[&str], reply: &Result<Value, NodeError>) -> String {
+    let word = |word: &str| match word {
+        word if word.starts_with('{') => "…".to_owned(),
+        word => word
+            .strip_prefix("quorate:")
+            .unwrap_or(word)
+            .split(':')
+            .map(|part| if part.len() >= 32 { &part[..6] } else { part })
+            .collect::<Vec<_>>()
+            .join(":"),
+    };
+    fn value(reply: &Value, word: &dyn Fn(&str) -> String) -> String {
+        match reply {
+            Value::Nil => "nil".to_owned(),
+            Value::Int(number) => number.to_string(),
+            Value::Text(text) => word(text),
+            Value::List(list) => {
+                let items: Vec<_> = list.iter().map(|item| value(item, word)).collect();
+                format!("[{}]", items.join(" "))
+            }
+        }
+    }
+    let words = |words: &[&str]| words.iter().map(|text| word(text)).collect::<Vec<_>>().join(" ");
+    let reply = match reply {
+        Ok(reply) => value(reply, &word),
+        Err(why) => why.to_string(),
+    };
+    format!("{} | {} = {reply}", words(keys), words(args))
+}
+
+/// The code that a script's reply begins with, +4, so that it is not negative.
+fn code(value: &Value) -> i64 {
+    match value {
+        Value::List(list) => match list.first() {
+            Some(Value::Int(code)) => code + 4,
+            _ => 0,
+        },
+        _ => 0,
+    }
+}
+
+/// A lease as a node stores it.
+pub struct Held {
+    pub node: usize,
+    pub key: String,
+    pub lease: String,
+    pub left_ms: u64,
+    /// A retry has taken it over.
+    pub claimed: bool,
+}
+
+/// Keeps the order of one connection: `next`, or right after `last`.
+fn following(last: &mut (u64, u64), next: (u64, u64)) -> (u64, u64) {
+    *last = if next > *last { next } else { (last.0, last.1 + 1) };
+    *last
+}
+
+impl Event {
+    fn way(&self) -> Option<Way> {
+        match self {
+            Self::Arrive(way, _)
+            | Self::Reply(way, ..)
+            | Self::Timeout(way, _)
+            | Self::Reset(way, _)
+            | Self::Reconnect(way)
+            | Self::Hint(way, _) => Some(*way),
+            Self::Mend(Mend::Memory(_)) => None,
+            Self::Mend(
+                Mend::Weather(way) | Mend::Requests(way) | Mend::Replies(way) | Mend::Hints(way),
+            ) => Some(*way),
+            Self::Resume { .. } | Self::ServerResume { .. } | Self::Restart { .. } => None,
+        }
+    }
+
+    fn is_for_server(&self) -> bool {
+        !matches!(self, Self::Arrive(..) | Self::Mend(_))
+    }
+}
+
+impl Inner {
+    fn note(&mut self, ms: u64, what: (&'static str, [u64; 3]), text: impl FnOnce() -> String) {
+        self.history.note(ms, what, text);
+    }
+
+    fn is_pending(&self, way: Way, id: u64) -> bool {
+        let server = &self.servers[way.server];
+        server.life == way.life && server.links[way.node].pending.contains_key(&id)
+    }
+
+    fn link(&mut self, way: Way) -> &mut Link {
+        &mut self.servers[way.server].links[way.node]
+    }
+
+    /// A place among the events of one moment: by chance, or nothing would ever overtake.
+    fn next_order(&mut self) -> u64 {
+        self.order += 1;
+        (self.rng.random_range(0..1_u64 << 20) << 32) | self.order
+    }
+
+    fn push(&mut self, at_ms: u64, event: Event) {
+        let order = self.next_order();
+        self.heap.push(Reverse(Due { at_ms, order, event }));
+    }
+
+    /// Behind all that are due at the same moment so far.
+    fn push_in_order(&mut self, at_ms: u64, event: Event) {
+        self.order += 1;
+        let order = (1 << 60) | self.order;
+        self.heap.push(Reverse(Due { at_ms, order, event }));
+    }
+
+    fn delay(&mut self, weather: Weather) -> u64 {
+        let delay = self.rng.random_range(0..=weather.slow_ms);
+        if self.rng.random_range(0..100) < weather.stragglers { delay * 10 } else { delay }
+    }
+
+    fn send_call(&mut self, way: Way, call: Call, now: u64, answers: &mut Answers) {
+        let Call { command, marker, reply } = call;
+        let link = self.link(way);
+        // As the driver does: a marker of a process that this node no longer is.
+        if let Some(marker) = &marker
+            && link.former.iter().any(|former| marker.expected.contains(former.as_str()))
+        {
+            answers.push((Asker::Call(reply), Back::Failed(NodeError::Unmarked)));
+            return;
+        }
+        self.send(way, Body::Call { command, marker }, Asker::Call(reply), now, answers);
+    }
+
+    fn send(&mut self, way: Way, body: Body, asker: Asker, now: u64, answers: &mut Answers) {
+        self.messages += 1;
+        let id = self.messages;
+        let timeout_ms = self.node_timeout_ms;
+        let link = self.link(way);
+        if !link.up {
+            answers.push((asker, Back::Failed(NodeError::Connection("not connected".into()))));
+            return;
+        }
+        link.pending.insert(id, asker);
+        let message = Message { id, conn: link.conn, start: link.start, body };
+        let weather = link.weather;
+        self.push(now + timeout_ms, Event::Timeout(way, id));
+        if self.rng.random_range(0..100) < weather.requests_lost {
+            self.note(now, ("lost", [way.server as u64, way.node as u64, id]), String::new);
+            return;
+        }
+        let delay = self.delay(weather);
+        let doubled = self.rng.random_range(0..100) < weather.doubled;
+        let resent = self.rng.random_range(0..100) < weather.resent;
+        let mut at = (now + delay, self.next_order());
+        if resent {
+            // Refused for want of the script, and sent once more: later ones may be first.
+            at.0 += 1 + self.rng.random_range(0..=weather.slow_ms);
+        } else {
+            at = following(&mut self.link(way).last_request, at);
+        }
+        if doubled {
+            let twin = Message { body: message.body.clone(), ..message };
+            let at = following(&mut self.link(way).last_request, at);
+            self.heap.push(Reverse(Due { at_ms: at.0, order: at.1, event: Event::Arrive(way, twin) }));
+        }
+        self.heap.push(Reverse(Due { at_ms: at.0, order: at.1, event: Event::Arrive(way, message) }));
+    }
+
+    fn timeout(&mut self, way: Way, id: u64, now: u64, answers: &mut Answers) {
+        let link = self.link(way);
+        let Some(asker) = link.pending.remove(&id) else { return };
+        answers.push((asker, Back::Failed(NodeError::Timeout)));
+        link.silence += 1;
+        if link.silence >= SILENCE_MAX && link.up {
+            self.disconnect(way, "no reply for too long", now, answers);
+        }
+    }
+
+    fn disconnect(&mut self, way: Way, why: &str, now: u64, answers: &mut Answers) {
+        let again_ms = self.rng.random_range(0..50);
+        let link = self.link(way);
+        link.up = false;
+        link.silence = 0;
+        for asker in std::mem::take(&mut link.pending).into_values() {
+            answers.push((asker, Back::Failed(NodeError::Connection(why.into()))));
+        }
+        let conn = link.conn;
+        self.note(now, ("disconnect", [way.server as u64, way.node as u64, conn]), || {
+            format!("s{}→n{} connection {conn}: {why}", way.server + 1, way.node + 1)
+        });
+        self.push(now + again_ms, Event::Reconnect(way));
+    }
+
+    /// Makes a connection, or tries again later. Says who may have missed hints.
+    fn connect(&mut self, way: Way, now: u64) -> Option<Arc<dyn HintSink>> {
+        let node = &self.nodes[way.node];
+        let (reachable, start) = (node.up && !node.stopped, node.start);
+        let link = &self.servers[way.server].links[way.node];
+        if link.up {
+            return None;
+        }
+        if !reachable || link.requests_blocked || link.replies_blocked {
+            let again_ms = self.rng.random_range(50..250);
+            self.push(now + again_ms, Event::Reconnect(way));
+            return None;
+        }
+        let embedded = Arc::clone(&link.embedded);
+        let identity = futures_util::FutureExt::now_or_never(embedded.identify())?.ok()?;
+        let link = self.link(way);
+        link.conn += 1;
+        link.up = true;
+        link.start = start;
+        if link.run_id != identity.run_id {
+            let former = std::mem::replace(&mut link.run_id, identity.run_id.clone());
+            link.former.retain(|known| *known != identity.run_id);
+            if !former.is_empty() {
+                link.former.push(former);
+            }
+        }
+        for channel in &link.wanted {
+            drop(embedded.subscribe(Arc::clone(channel)));
+        }
+        let (conn, sink) = (link.conn, link.sink.clone());
+        self.note(now, ("connect", [way.server as u64, way.node as u64, conn]), || {
+            format!("s{}→n{} connection {conn}", way.server + 1, way.node + 1)
+        });
+        sink
+    }
+
+    fn mend(&mut self, mend: Mend) {
+        let way = match mend {
+            Mend::Weather(way) | Mend::Requests(way) | Mend::Replies(way) | Mend::Hints(way) => way,
+            Mend::Memory(node) => {
+                self.nodes[node].embedded.set_memory_full(false);
+                return;
+            }
+        };
+        let server = &mut self.servers[way.server];
+        if server.life != way.life {
+            return;
+        }
+        let link = &mut server.links[way.node];
+        match mend {
+            Mend::Weather(_) => link.weather = Weather::FAIR,
+            Mend::Requests(_) => link.requests_blocked = false,
+            Mend::Replies(_) => link.replies_blocked = false,
+            Mend::Hints(_) => link.hints_cut = false,
+            Mend::Memory(_) => {}
+        }
+    }
+}
+
+/// The driver of one node, as one server has it.
+pub struct SimNode {
+    world: Arc<World>,
+    way: Way,
+    address: String,
+}
+
+/// What a node publishes travels like everything else.
+struct Wire {
+    world: std::sync::Weak<World>,
+    way: Way,
+}
+
+impl HintSink for Wire {
+    fn hint(&self, channel: &str) {
+        let Some(world) = self.world.upgrade() else { return };
+        world.with(|inner, now, _| {
+            let server = &inner.servers[self.way.server];
+            if server.life != self.way.life || !server.alive {
+                return;
+            }
+            let link = &server.links[self.way.node];
+            let weather = link.weather;
+            if link.hints_cut || link.replies_blocked || inner.rng.random_range(0..100) < weather.replies_lost {
+                return;
+            }
+            let delay = inner.delay(weather);
+            inner.push(now + delay, Event::Hint(self.way, channel.into()));
+        });
+    }
+
+    fn missed(&self) {
+        // The connection breaks with the node, and the next one tells.
+    }
+}
+
+impl Node for SimNode {
+    fn submit(&self, call: Call) {
+        self.world.submit(self.way, call);
+    }
+
+    fn identify(&self) -> BoxFuture<Result<Identity, NodeError>> {
+        let (to, identity) = oneshot::channel();
+        self.world.ask(self.way, Body::Identify, Asker::Identify(to));
+        Box::pin(async move { identity.await.unwrap_or(Err(NodeError::Dropped)) })
+    }
+
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
+        let (to, confirmed) = oneshot::channel();
+        if !self.world.is_dead(self.way.server, self.way.life) {
+            self.world.lock().link(self.way).wanted.insert(Arc::clone(&channel));
+        }
+        self.world.ask(self.way, Body::Subscribe(channel), Asker::Subscribe(to));
+        Box::pin(async move { confirmed.await.unwrap_or(Err(NodeError::Dropped)) })
+    }
+
+    fn unsubscribe(&self, channel: &str) {
+        if !self.world.is_dead(self.way.server, self.way.life) {
+            let embedded = {
+                let mut inner = self.world.lock();
+                let link = inner.link(self.way);
+                link.wanted.remove(channel);
+                Arc::clone(&link.embedded)
+            };
+            embedded.unsubscribe(channel);
+        }
+    }
+
+    fn listen(&self, sink: Arc<dyn HintSink>) {
+        let wire = Wire { world: Arc::downgrade(&self.world), way: self.way };
+        let embedded = {
+            let mut inner = self.world.lock();
+            let link = inner.link(self.way);
+            link.sink = Some(sink);
+            Arc::clone(&link.embedded)
+        };
+        embedded.listen(Arc::new(wire));
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn generation(&self) -> u64 {
+        if self.world.is_dead(self.way.server, self.way.life) {
+            return 0;
+        }
+        self.world.lock().link(self.way).conn
+    }
+}
