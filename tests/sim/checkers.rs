@@ -372,7 +372,10 @@ impl State {
     fn later(&self, index: usize, others: &BTreeSet<usize>, exclusive: bool) -> bool {
         let lease = &self.leases[index];
         others.iter().map(|&other| &self.leases[other]).any(|other| {
-            let in_turn = exclusive && lease.told_in_time.is_some() && other.told_in_time.is_some() && other.told > lease.told;
+            let in_turn = exclusive
+                && lease.told_in_time.is_some()
+                && other.told_in_time.is_some()
+                && other.told > lease.told;
             other.began > lease.told || in_turn
         })
     }

@@ -189,7 +189,15 @@ async fn play(seed: u64, printed: bool) -> Outcome {
     let state = checkers.lock();
     let counts = state.counts;
     let violations = state.violations.clone();
-    Outcome { faults: faults + counts.cancelled as u32, counts, hash, events, scripts, virtual_ms, violations }
+    Outcome {
+        faults: faults + counts.cancelled as u32,
+        counts,
+        hash,
+        events,
+        scripts,
+        virtual_ms,
+        violations,
+    }
 }
 
 /// After the faults: debts are paid, nothing released is held, every name can be taken again.
@@ -233,7 +241,8 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
     for server in 0..servers {
         if !town.process(server).service.engine.available() {
             let nodes = town.process(server).service.engine.nodes();
-            let nodes: Vec<_> = nodes.iter().map(|node| (node.state, &node.reason, node.voting_in_ms)).collect();
+            let nodes: Vec<_> =
+                nodes.iter().map(|node| (node.state, &node.reason, node.voting_in_ms)).collect();
             checkers.violate(format!("s{} has no quorum although all nodes are well: {nodes:?}", server + 1));
             return;
         }
@@ -262,7 +271,9 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
                     other => checkers.violate(format!("a release of {target:?} in calm said {other:?}")),
                 }
             }
-            Err(why) => checkers.violate(format!("{target:?} cannot be taken again after the faults: {why:?}")),
+            Err(why) => {
+                checkers.violate(format!("{target:?} cannot be taken again after the faults: {why:?}"))
+            }
         }
     }
     // Also in fair weather an answer may take longer than the shortest timeout.

@@ -35,9 +35,8 @@ struct Total {
 fn run_seeds(first: u64, count: u64, limit: Duration) -> Total {
     let (next, stop, started) = (AtomicU64::new(first), AtomicBool::new(false), Instant::now());
     let total = Mutex::new(Total::default());
-    let threads = setting("QUORATE_SIM_THREADS").unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
-    });
+    let threads = setting("QUORATE_SIM_THREADS")
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -82,7 +81,8 @@ fn deployments_keep_their_promises_under_faults() {
     }
     let first = setting("QUORATE_SIM_FIRST").unwrap_or(0);
     let seconds = setting("QUORATE_SIM_SECONDS");
-    let count = setting("QUORATE_SIM_SEEDS").unwrap_or(if seconds.is_some() { u64::MAX - first } else { 10_000 });
+    let count =
+        setting("QUORATE_SIM_SEEDS").unwrap_or(if seconds.is_some() { u64::MAX - first } else { 10_000 });
     let started = Instant::now();
     let mut total = run_seeds(first, count, Duration::from_secs(seconds.unwrap_or(90)));
     let took = started.elapsed();

@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use quorate::clock::Clock;
 use quorate::node::embedded::EmbeddedNode;
-use quorate::node::{
-    BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, ReplyTo, Value,
-};
+use quorate::node::{BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, ReplyTo, Value};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::{Notify, oneshot};
@@ -555,7 +553,11 @@ impl World {
                     return;
                 }
                 if link.requests_blocked {
-                    inner.note(now, ("blocked", [way.server as u64, way.node as u64, message.id]), String::new);
+                    inner.note(
+                        now,
+                        ("blocked", [way.server as u64, way.node as u64, message.id]),
+                        String::new,
+                    );
                     return;
                 }
             }
@@ -892,7 +894,8 @@ impl World {
                 let life = inner.servers[server].life;
                 for node in 0..inner.servers[server].links.len() {
                     let way = Way { server, life, node };
-                    for mend in [Mend::Weather(way), Mend::Requests(way), Mend::Replies(way), Mend::Hints(way)]
+                    for mend in
+                        [Mend::Weather(way), Mend::Requests(way), Mend::Replies(way), Mend::Hints(way)]
                     {
                         inner.mend(mend);
                     }
@@ -936,7 +939,8 @@ impl World {
         drop(graveyard);
         drop(buried);
         // What those dropped may have been buried again.
-        let links: Vec<_> = self.lock().servers.iter_mut().flat_map(|s| std::mem::take(&mut s.links)).collect();
+        let links: Vec<_> =
+            self.lock().servers.iter_mut().flat_map(|s| std::mem::take(&mut s.links)).collect();
         drop(links);
         self.lock().buried.clear();
     }
@@ -1043,9 +1047,9 @@ impl Event {
             | Self::Reconnect(way)
             | Self::Hint(way, _) => Some(*way),
             Self::Mend(Mend::Memory(_)) => None,
-            Self::Mend(
-                Mend::Weather(way) | Mend::Requests(way) | Mend::Replies(way) | Mend::Hints(way),
-            ) => Some(*way),
+            Self::Mend(Mend::Weather(way) | Mend::Requests(way) | Mend::Replies(way) | Mend::Hints(way)) => {
+                Some(*way)
+            }
             Self::Resume { .. } | Self::ServerResume { .. } | Self::Restart { .. } => None,
         }
     }
@@ -1247,7 +1251,8 @@ impl HintSink for Wire {
             }
             let link = &server.links[self.way.node];
             let weather = link.weather;
-            if link.hints_cut || link.replies_blocked || inner.rng.random_range(0..100) < weather.replies_lost {
+            if link.hints_cut || link.replies_blocked || inner.rng.random_range(0..100) < weather.replies_lost
+            {
                 return;
             }
             let delay = inner.delay(weather);
