@@ -51,7 +51,7 @@ check "and what it refuses" [ "$(server_counts lock held)" -ge $((held + 1)) ]
 # a complete client. --no-buffer, or events would come late.
 events=$(mktemp)
 trap 'rm -f "$events"' EXIT
-curl -sS --no-buffer --max-time 3 --json '{"ttl_ms": 3000, "wait_ms": 1000}' \
+curl -sS --no-buffer --max-time 3 -H @<(api_key) --json '{"ttl_ms": 3000, "wait_ms": 1000}' \
   "$QUORATE_URL/v1/locks/$name/hold" >"$events" || true # ended by --max-time
 check "a held lease's stream: $(sed -n 's/^event: *//p' "$events" | uniq | xargs)" grep -q '^event: *acquired' "$events"
 sleep 0.5

@@ -14,7 +14,7 @@ api() {
   local answer status body=()
   [[ -n ${3-} ]] && body=(-H 'Content-Type: application/json' --data-binary @-)
   answer=$(curl -sS --connect-timeout 5 --max-time "${API_TIMEOUT:-90}" -w '\n%{http_code}' -X "$1" \
-    ${QUORATE_API_KEY:+-H @<(printf 'Authorization: Bearer %s' "$QUORATE_API_KEY")} \
+    -H @<(api_key) \
     "${body[@]}" "$QUORATE_URL$2" <<<"${3-}") || return $UNAVAILABLE
   status=${answer##*$'\n'}
   printf '%s\n' "${answer%$'\n'*}"
@@ -25,6 +25,8 @@ api() {
     *) return $WRONG ;;
   esac
 }
+
+api_key() { [[ -z ${QUORATE_API_KEY-} ]] || printf 'Authorization: Bearer %s' "$QUORATE_API_KEY"; }
 
 # acquire WHAT JSON: prints the lease. WHAT is locks/NAME, semaphores/NAME, elections/NAME or multilocks.
 acquire() {

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -28,14 +28,20 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::{Notify, futures::Notified};
 use tokio::time::Sleep;
 use tower::Service as _;
 
+use super::socket;
 use crate::telemetry::{Refusal, metrics};
 
 /// How often overdue connections are looked for, and so how late a deadline may be.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
+
+/// How often, in sweeps, a connection that serves a request is looked at: mostly hyper sees a
+/// client leave at once, but not behind a second request that it has not read yet.
+const BUSY_LOOK_TICKS: u32 = 2;
 
 /// How many streams one HTTP/2 connection may have open: long polls, mostly.
 const HTTP2_STREAMS_MAX: u32 = 4_096;
@@ -100,12 +106,18 @@ struct Conn {
     /// Set before `called` is told.
     thrown_out: AtomicBool,
     called: Notify,
+    /// For the sweeper; it goes when hyper lets go of it.
+    socket: OnceLock<Weak<TcpStream>>,
 }
 
 impl Conn {
     fn enter(&self, phase: Phase, now: u32) {
         self.since.store(now, Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    fn has_left(&self) -> bool {
+        self.socket.get().and_then(Weak::upgrade).is_some_and(|socket| socket::has_left(&socket))
     }
 
     fn is(&self, phase: Phase) -> bool {
@@ -156,6 +168,7 @@ impl Hub {
             http2: AtomicBool::new(false),
             thrown_out: AtomicBool::new(false),
             called: Notify::new(),
+            socket: OnceLock::new(),
         });
         conns.insert(id, Arc::clone(&conn));
         Some(Place { hub: Arc::clone(self), conn, id })
@@ -208,6 +221,9 @@ impl Hub {
                     metrics().refused(Refusal::HeaderTimeout);
                 } else if conn.is(Phase::Idle) && waited > idle {
                     conn.called.notify_one();
+                } else if conn.is(Phase::Busy) && waited % BUSY_LOOK_TICKS == 1 && conn.has_left() {
+                    conn.thrown_out.store(true, Ordering::Relaxed);
+                    conn.called.notify_one();
                 }
             }
         }
@@ -250,6 +266,12 @@ impl Place {
             },
             () = self.conn.called.notified() => None,
         }
+    }
+
+    /// Lets the sweeper look at the socket.
+    pub(super) fn watch(&self, socket: &Arc<TcpStream>) {
+        // Called once, before the connection is served.
+        let _ = self.conn.socket.set(Arc::downgrade(socket));
     }
 
     /// Serves the connection to its end.

@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::connection::{Hub, OVERLOADED};
+use super::socket::Socket;
 use super::tls::Tls;
 use crate::telemetry::{Refusal, metrics};
 
@@ -73,6 +74,9 @@ pub async fn accept(listener: TcpListener, hub: Arc<Hub>, tls: Option<Arc<Tls>>)
             }
             continue;
         };
+        let socket = Arc::new(stream);
+        place.watch(&socket);
+        let stream = Socket(socket);
         match &tls {
             None => drop(tokio::spawn(place.serve(stream))),
             Some(tls) => {

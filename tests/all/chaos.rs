@@ -116,11 +116,20 @@ impl Client {
             tokio::time::sleep(Duration::from_millis(20)).await;
             return None;
         };
-        let answer = tokio::time::timeout(Duration::from_secs(20), api.try_post(path, body)).await;
-        let answer = answer.unwrap_or_else(|_| {
-            self.history.wrong.lock().unwrap().push(format!("{what}: no answer in 20 s: {path} {body}"));
-            Err(std::io::ErrorKind::TimedOut.into())
-        });
+        let leaves = body.get("request_id").is_some() && self.random.random_bool(0.3);
+        let patience = match leaves {
+            true => Duration::from_micros(self.random.random_range(100..20_000)),
+            false => Duration::from_secs(20),
+        };
+        let Ok(answer) = tokio::time::timeout(patience, api.try_post(path, body)).await else {
+            if leaves {
+                *self.history.answers.lock().unwrap().entry(format!("{what}: left before")).or_default() += 1;
+            } else {
+                let mut wrong = self.history.wrong.lock().unwrap();
+                wrong.push(format!("{what}: no answer in {patience:?}: {path} {body}"));
+            }
+            return None;
+        };
         self.history.count(what, &answer);
         answer.ok()
     }
@@ -174,8 +183,23 @@ impl Client {
         body["ttl_ms"] = json!(ttl_ms);
         body["wait_ms"] = json!(wait_ms);
         let path = format!("/v1/{family}/{name}");
-        let asked = Instant::now();
-        let answer = self.post(acquire, &format!("{path}/{acquire}"), &body).await;
+        // Some ask again with the same request id when there is no answer, and some lose patience
+        // before there can be one.
+        let mut tries = 1;
+        if self.random.random_bool(0.6) {
+            body["request_id"] = json!(format!("request-{:016x}", self.random.random::<u64>()));
+            tries = 3;
+        }
+        // A lease that a retry gets may have been granted to the first try.
+        let first_asked = Instant::now();
+        let (mut asked, mut answer) = (first_asked, None);
+        for left in (0..tries).rev() {
+            asked = Instant::now();
+            answer = self.post(acquire, &format!("{path}/{acquire}"), &body).await;
+            if answer.is_some() || left == 0 {
+                break;
+            }
+        }
         let Some(answer) = answer.filter(|answer| answer.status == 200) else { return };
         let answered = Instant::now();
         let lease = answer.json();
@@ -188,7 +212,7 @@ impl Client {
                 lease["slots"].as_array().unwrap().iter().map(|slot| format!("slot:{name}/{slot}")).collect()
             }
         };
-        let told = |what| Told { what, token, asked, answered, until, bare: false };
+        let told = |what| Told { what, token, asked: first_asked, answered, until, bare: false };
         let indices: Vec<usize> = whats.into_iter().map(|what| self.history.add(told(what))).collect();
         let lease_id = json!({"lease_id": lease["lease_id"]});
         loop {

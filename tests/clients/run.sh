@@ -138,12 +138,16 @@ node_tools() {
 with_python=yes with_node=yes
 get_tools() {
   local begun=$SECONDS python=0 node=0
-  python_tools >"$scratch/logs/pip" 2>&1 &
+  # One run at a time may fetch them.
+  exec 9>"$tools/lock"
+  if has flock; then flock 9; fi
+  python_tools >"$scratch/logs/pip" 2>&1 9>&- &
   python=$!
-  node_tools >"$scratch/logs/npm" 2>&1 &
+  node_tools >"$scratch/logs/npm" 2>&1 9>&- &
   node=$!
   wait $python || { with_python='' && tail -n 5 "$scratch/logs/pip"; }
   wait $node || { with_node='' && tail -n 5 "$scratch/logs/npm"; }
+  exec 9>&-
   echo "tools in $tools ($((SECONDS - begun)) s)"
 }
 
@@ -206,6 +210,7 @@ schema() {
     skip "schema: no schemathesis, since the registry was out of reach"
     return
   fi
+  cd "$scratch" # where it keeps what it found
   attempt schema env SCHEMATHESIS_HOOKS="$here/schemathesis_hooks.py" \
     "$tools/venv/bin/schemathesis" run "$root/openapi/quorate-v1.json" --url "$QUORATE_URL" \
     -n "${SCHEMATHESIS_EXAMPLES:-100}" --phases examples,coverage,fuzzing,stateful \

@@ -14,14 +14,16 @@ def before_call(context, case, kwargs):
             (spoil if negative else mend)(fields)
             # Too long a wait or a ttl is no mistake that the document knows of, so it is none here either.
             for name, most in (("ttl_ms", TTL_MS_MAX), ("wait_ms", WAIT_MS_MAX)):
-                if isinstance(fields.get(name), int) and fields[name] > most:
+                # Those of a query can be strings already.
+                if str(fields.get(name)).isdecimal() and int(fields[name]) > most:
                     fields[name] = most
 
 
 def mend(fields):
     """Fields that are right as far as the document can tell."""
     # Opaque: only what the server gave out is any good.
-    fields.pop("cursor", None)
+    for name in ("cursor", "after"):
+        fields.pop(name, None)
     # 1.0 is an integer to JSON Schema, and to hardly anybody else.
     fields.update({name: int(value) for name, value in fields.items() if isinstance(value, float)})
     # How two fields go together, and what several strings may have in all.

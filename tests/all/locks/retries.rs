@@ -159,6 +159,33 @@ async fn a_retry_after_a_broken_connection_keeps_the_lease_that_it_gets() {
     assert!(lost.is_empty(), "{} of {} leases were taken away: {lost:?}", lost.len(), kept + lost.len());
 }
 
+/// The same with the worst timing: the first server is far from the nodes, so that its undoing
+/// arrives when the retry, which found the lease at a quorum, has been answered.
+#[tokio::test]
+async fn a_late_undo_does_not_take_away_the_lease_that_a_retry_was_given() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let far = Server::start(&options);
+    far.all_voting().await;
+    let near = cluster.server(&[]).await;
+    proxies.iter().for_each(|proxy| proxy.delay(std::time::Duration::from_millis(60)));
+    for _ in 0..5 {
+        let (name, id) = (unique("late-undo"), unique("request-id"));
+        let body = json!({"request_id": id, "ttl_ms": 60_000});
+        let leaving = tokio::spawn({
+            let (api, name, body) = (far.api(), name.clone(), body.clone());
+            async move { api.acquire(&name, body).await }
+        });
+        crate::support::eventually("the nodes have it", || async { cluster.leases(&name).len() == 3 }).await;
+        leaving.abort();
+        let _ = leaving.await;
+        let lease = near.api().acquire(&name, body).await.ok();
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        near.api().acquire(&name, json!({})).await.problem(409, "lock_held");
+        assert_eq!(token(&near.api().extend(&name, &lease).await.ok()), token(&lease));
+    }
+}
+
 /// As when a client lost its stream and opens another before the server has noticed.
 #[tokio::test]
 async fn a_stream_that_ends_leaves_the_lease_of_the_stream_that_followed_it_alone() {

@@ -91,13 +91,13 @@ case $name in
     has cargo
     generate rust client --package-name quorate-client
     cp "$program"/* .
-    # One lock file and one target directory for all runs on this machine.
-    [[ -f $tools/rust/Cargo.lock ]] && cp "$tools/rust/Cargo.lock" .
-    export CARGO_TARGET_DIR=$tools/rust CARGO_PROFILE_DEV_DEBUG=0
+    # Kept from run to run on this machine: the lock file, and what was compiled.
+    export CARGO_TARGET_DIR=$tools/$1 CARGO_PROFILE_DEV_DEBUG=0
+    if [[ -f $CARGO_TARGET_DIR/Cargo.lock ]]; then cp "$CARGO_TARGET_DIR/Cargo.lock" .; fi
     cargo fetch -q || cannot "no crates: the registry is out of reach"
     cargo build -q
-    cp Cargo.lock "$tools/rust"
-    "$tools/rust/debug/use"
+    cp Cargo.lock "$CARGO_TARGET_DIR"
+    "$CARGO_TARGET_DIR/debug/use"
     ;;
 
   *)

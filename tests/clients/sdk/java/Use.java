@@ -1,5 +1,5 @@
-import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.UUID;
 import org.openapitools.client.ApiClient;
 import org.openapitools.client.ApiException;
@@ -65,7 +65,7 @@ public class Use {
     refusal(client, () -> locks.extendLock(name, extend), "lease_lost");
 
     var multilocks = new MultilocksApi(client);
-    var names = List.of(name, name + ":b");
+    var names = Set.of(name, name + ":b");
     var several = multilocks.acquireMultilock(new AcquireMultilock().names(names));
     check(several.getFencingTokens().get(name) > lease.getFencingToken(), "a token for each");
     var back = new ReleaseMultilock().names(names).leaseId(several.getLeaseId());

@@ -31,14 +31,14 @@ async fn main() {
     let name = name.as_str();
 
     let ask = AcquireLock { owner: Some("first".into()), ttl_ms: Some(10_000), ..AcquireLock::new() };
-    let lease = locks_api::acquire_lock(&server, name, ask).await.expect("a lease");
+    let lease = locks_api::acquire_lock(&server, name, Some(ask)).await.expect("a lease");
     assert_eq!(lease.owner.as_deref(), Some("first"));
-    let problem = refusal(locks_api::acquire_lock(&server, name, AcquireLock::new()).await, "lock_held");
+    let problem = refusal(locks_api::acquire_lock(&server, name, Some(AcquireLock::new())).await, "lock_held");
     let holder = problem.holder.expect("a holder");
     assert_eq!((holder.owner.as_deref(), holder.fencing_token), (Some("first"), Some(lease.fencing_token)));
     assert_eq!(problem.nodes.expect("a tally").total, 3);
     let wrong = AcquireLock { ttl_ms: Some(1_000_000_000), ..AcquireLock::new() };
-    let problem = refusal(locks_api::acquire_lock(&server, name, wrong).await, "invalid_request");
+    let problem = refusal(locks_api::acquire_lock(&server, name, Some(wrong)).await, "invalid_request");
     assert_eq!(problem.errors.expect("what was wrong")[0].field, "ttl_ms");
     let extend = || Extend { ttl_ms: Some(20_000), ..Extend::new(lease.lease_id.clone()) };
     let extended = locks_api::extend_lock(&server, name, extend()).await.expect("an extension");

@@ -22,7 +22,7 @@ const locks = new LocksApi(configuration);
 const lease = await locks.acquireLock({ name, acquireLock: { ttlMs: 10_000, owner: "first" } });
 assert.equal(lease.owner, "first");
 assert(Number.isSafeInteger(lease.fencingToken));
-let problem = await refusal(locks.acquireLock({ name, acquireLock: {} }));
+let problem = await refusal(locks.acquireLock({ name }));
 assert.equal(problem.code, "lock_held");
 assert.equal(problem.holder?.owner, "first");
 assert.equal(problem.holder?.fencingToken, lease.fencingToken);
@@ -37,9 +37,10 @@ problem = await refusal(locks.extendLock({ name, extend: { leaseId: lease.leaseI
 assert.equal(problem.code, "lease_lost");
 
 const multilocks = new MultilocksApi(configuration);
-const several = await multilocks.acquireMultilock({ acquireMultilock: { names: [name, `${name}:b`] } });
+const names = new Set([name, `${name}:b`]);
+const several = await multilocks.acquireMultilock({ acquireMultilock: { names } });
 assert((several.fencingTokens[name] ?? 0) > lease.fencingToken);
-const { names, leaseId } = several;
+const { leaseId } = several;
 assert((await multilocks.releaseMultilock({ releaseMultilock: { names, leaseId } })).released);
 
 const semaphores = new SemaphoresApi(configuration);
