@@ -1,0 +1,84 @@
+#!/bin/sh
+# Plants one bug after the other into a copy of the tree and counts the seeds that the
+# simulator needs to catch it. Fails where one is not caught within its limit.
+#
+#   tests/mutations/run.sh                all of them
+#   tests/mutations/run.sh no_quarantine  only these
+#   QUORATE_MUTATIONS_SHARE=2/3           the second third of them (for CI by rotation)
+#
+# Each FILE.patch begins with what is wrong and a line `Caught within: N seeds`.
+set -eu
+
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+tree=$(CDPATH= cd -- "$here/../.." && pwd)
+work=${QUORATE_MUTATIONS_DIR:-${TMPDIR:-/tmp}/quorate-mutations}
+target=${CARGO_TARGET_DIR:-$tree/target}
+
+names=$*
+if [ -z "$names" ]; then
+    names=$(cd "$here" && ls -- *.patch | sed 's/\.patch$//')
+    share=${QUORATE_MUTATIONS_SHARE:-1/1}
+    names=$(echo "$names" | awk -v part="${share%/*}" -v of="${share#*/}" 'NR % of == part % of')
+fi
+
+# A copy that nothing else builds in. What is compiled of other crates is taken over.
+mkdir -p "$work/tree" "$work/target/debug"
+for kind in deps build .fingerprint; do
+    if [ -d "$target/debug/$kind" ] && [ ! -d "$work/target/debug/$kind" ]; then
+        cp -a "$target/debug/$kind" "$work/target/debug/$kind"
+    fi
+done
+export CARGO_TARGET_DIR="$work/target"
+# Debug information and the other test binaries are of no use here.
+export CARGO_PROFILE_TEST_DEBUG=line-tables-only
+
+sync_tree() {
+    # Only what differs is written, so that cargo sees no more changes than there are.
+    (cd "$tree" && find Cargo.toml Cargo.lock src tests/sim benches openapi -type f 2>/dev/null) |
+    while read -r file; do
+        if ! cmp -s "$tree/$file" "$work/tree/$file"; then
+            mkdir -p "$work/tree/$(dirname "$file")"
+            cp "$tree/$file" "$work/tree/$file"
+        fi
+    done
+}
+
+build() {
+    (cd "$work/tree" && cargo test --test sim --no-run 2>&1) | tee "$work/build.log" |
+        sed -n 's/^ *Executable .*(\(.*\))$/\1/p' >"$work/binary"
+    if [ ! -s "$work/binary" ]; then
+        tail -n 40 "$work/build.log" >&2
+        return 1
+    fi
+}
+
+missed=0
+started=$(date +%s)
+printf '%-36s %8s %8s  %s\n' mutation caught limit 'first promise that breaks'
+for name in $names; do
+    patch=$here/$name.patch
+    limit=$(sed -n 's/^Caught within: \([0-9]*\) seeds$/\1/p' "$patch")
+    sync_tree
+    if ! (cd "$work/tree" && patch -p1 -s -F3 --no-backup-if-mismatch) <"$patch"; then
+        printf '%-36s %8s %8s  %s\n' "$name" - "$limit" 'the patch does not apply'
+        missed=$((missed + 1))
+        continue
+    fi
+    if ! build; then
+        printf '%-36s %8s %8s  %s\n' "$name" - "$limit" 'the mutated tree does not build'
+        missed=$((missed + 1))
+        continue
+    fi
+    case $(cat "$work/binary") in /*) binary=$(cat "$work/binary") ;; *) binary=$work/tree/$(cat "$work/binary") ;; esac
+    (cd "$work/tree" && QUORATE_SIM_SEEDS=$limit "$binary" deployments --nocapture) >"$work/$name.log" 2>&1 || true
+    caught=$(sed -n 's/^seed \([0-9]*\): .*/\1/p' "$work/$name.log" | head -n 1)
+    if [ -n "$caught" ]; then
+        promise=$(sed -n 's/^seed [0-9]*: \(.*\)/\1/p' "$work/$name.log" | head -n 1 | cut -c1-90)
+        printf '%-36s %8s %8s  %s\n' "$name" $((caught + 1)) "$limit" "$promise"
+    else
+        printf '%-36s %8s %8s  %s\n' "$name" MISSED "$limit" "see $work/$name.log"
+        missed=$((missed + 1))
+    fi
+done
+echo "$(echo "$names" | wc -w) mutations in $(($(date +%s) - started)) s, $missed missed"
+[ "$missed" -eq 0 ]
