@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use crate::support::{Api, Cluster, RedisOptions, Shared, eventually, number, unique};
+use crate::support::{
+    Api, Cluster, Redis, RedisOptions, Server, ServerOptions, Shared, eventually, number, unique,
+};
 
 #[tokio::test]
 async fn a_server_over_voting_nodes_is_live_and_ready() {
@@ -329,4 +331,63 @@ async fn the_healthcheck_command_tells_by_its_status() {
     drop(server);
     assert!(!check());
     cluster.nodes[0].kill();
+}
+
+#[tokio::test]
+async fn nodes_may_be_reached_by_socket_with_user_and_in_another_database() {
+    let directory = crate::support::redis::new_directory();
+    let socket = directory.join("redis.sock").display().to_string();
+    let arguments = ["--unixsocket", &socket].map(str::to_owned).to_vec();
+    let by_socket = Redis::with(RedisOptions { arguments, ..RedisOptions::default() });
+    let by_user = Redis::with(RedisOptions { password: Some("p@ss word".into()), ..RedisOptions::default() });
+    by_user.command::<()>(&["ACL", "SETUSER", "locker", "on", ">s3:cret/", "~*", "&*", "+@all"]);
+    let plain = Redis::with(RedisOptions::default());
+    let urls = vec![
+        format!("unix://{socket}?db=3"),
+        format!("redis://locker:s3%3Acret%2F@127.0.0.1:{}/2", by_user.port()),
+        plain.url(),
+    ];
+    assert!(crate::support::server::init(&urls, &[]).status.success());
+    let server = Server::start(&ServerOptions::over(urls));
+    server.all_voting().await;
+    let name = unique("elsewhere");
+    let lease = server.api().acquire(&name, json!({})).await.ok();
+    eventually("each has it in its database", || async {
+        let keys = |redis: &Redis, database: &str| {
+            let mut connection = redis.connection();
+            redis::cmd("SELECT").arg(database).exec(&mut connection).unwrap();
+            redis::cmd("KEYS").arg(format!("*{name}*")).query::<Vec<String>>(&mut connection).unwrap().len()
+        };
+        (keys(&by_socket, "3"), keys(&by_user, "2"), keys(&plain, "0")) == (1, 1, 1)
+    })
+    .await;
+    server.api().release(&name, &lease).await.ok();
+    let nodes = server.api().get("/v1/nodes").await.text();
+    assert!(nodes.contains(&socket) && !nodes.contains("s3"), "{nodes}");
+    let _ = std::fs::remove_dir_all(directory);
+}
+
+#[tokio::test]
+async fn settings_come_from_flags_the_environment_and_a_file() {
+    let cluster = Cluster::new(3);
+    let directory = crate::support::redis::new_directory();
+    let file = directory.join("quorate.toml");
+    std::fs::write(&file, "max_ttl = \"20s\"\nmax_wait = \"1s\"\nlisten = \"127.0.0.1:1\"\n").unwrap();
+    let arguments = ["serve", "--config", file.to_str().unwrap(), "--max-wait", "3s"].map(str::to_owned);
+    let environment = [("QUORATE_REDIS", cluster.urls().join(",")), ("QUORATE_LISTEN", "127.0.0.1:0".into())]
+        .map(|(name, value)| (name.to_owned(), value));
+    let server = Server::launch(&arguments, &environment).unwrap();
+    server.all_voting().await;
+    let api = server.api();
+    let name = unique("settings");
+    api.acquire(&name, json!({"ttl_ms": 20_001})).await.problem(400, "invalid_request");
+    api.acquire(&name, json!({"wait_ms": 3_001})).await.problem(400, "invalid_request");
+    api.acquire(&name, json!({"ttl_ms": 20_000, "wait_ms": 3_000})).await.ok();
+    // What cannot be read is told, with its place.
+    for (text, word) in [("max_tll = 3\n", "max_tll"), ("max_ttl = \"soon\"\n", "soon")] {
+        std::fs::write(&file, text).unwrap();
+        let failed = Server::launch(&arguments, &environment);
+        assert!(failed.is_err_and(|failed| failed.stderr.contains(word)), "{text}");
+    }
+    let _ = std::fs::remove_dir_all(directory);
 }

@@ -380,3 +380,68 @@ async fn thousands_of_waiters_that_are_not_served_cost_the_nodes_nothing() {
     crowd.iter().for_each(JoinHandle::abort);
     eventually("all have gone", || async { waiters(&api, &name).await == 0 }).await;
 }
+
+#[tokio::test]
+async fn an_even_number_of_nodes_does_not_end_in_ties() {
+    for total in [2, 4] {
+        let cluster = Cluster::new(total);
+        let (one, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
+        let name = unique("even");
+        let started = Instant::now();
+        let mut workers = JoinSet::new();
+        for worker in 0..12 {
+            let api = Api::new(if worker % 2 == 0 { one.api().address() } else { two.api().address() });
+            let name = name.clone();
+            workers.spawn(async move {
+                let mut last = 0;
+                for _ in 0..15 {
+                    let lease = api.acquire(&name, json!({"wait_ms": 60_000, "ttl_ms": 60_000})).await.ok();
+                    assert!(token(&lease) > last);
+                    last = token(&lease);
+                    assert_eq!(api.release(&name, &lease).await.ok(), json!({"released": true}));
+                }
+            });
+        }
+        workers.join_all().await;
+        println!("180 hand-overs on {total} nodes through two servers took {:?}", started.elapsed());
+        // Nobody waits: of those who ask at once, one gets it.
+        for _ in 0..10 {
+            let name = unique("even");
+            let mut askers = JoinSet::new();
+            for asker in 0..8 {
+                let api = if asker % 2 == 0 { one.api() } else { two.api() };
+                let name = name.clone();
+                askers.spawn(async move { api.acquire(&name, json!({})).await.status });
+            }
+            let granted = askers.join_all().await.into_iter().filter(|status| *status == 200).count();
+            assert_eq!(granted, 1, "{name} on {total} nodes");
+        }
+    }
+}
+
+#[tokio::test]
+async fn nodes_are_listened_to_only_while_somebody_waits() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let channels = || -> Vec<usize> {
+        let of = |node: &crate::support::Redis| {
+            let channels: Vec<String> = node.command(&["PUBSUB", "CHANNELS"]);
+            channels.len()
+        };
+        cluster.nodes.iter().map(of).collect()
+    };
+    assert_eq!(channels(), [0, 0, 0]);
+    let names = [unique("heard"), unique("heard")];
+    let mut waiting = Vec::new();
+    for name in &names {
+        api.acquire(name, json!({})).await.ok();
+        for _ in 0..20 {
+            waiting.push(wait(&api, name, json!({"wait_ms": 60_000})));
+        }
+    }
+    eventually("all wait", || async { api.metric("quorate_waiters").await == 40.0 }).await;
+    eventually("one channel a name", || async { channels() == [2, 2, 2] }).await;
+    waiting.iter().for_each(JoinHandle::abort);
+    eventually("nobody listens", || async { channels() == [0, 0, 0] }).await;
+}
