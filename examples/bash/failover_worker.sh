@@ -9,7 +9,7 @@
 set -euo pipefail
 source "${BASH_SOURCE[0]%/*}/quorate.sh"
 
-readonly TTL_MS=3000
+readonly TTL_MS=5000
 
 step() { sleep 0.1; } # the work, in steps that are short against the ttl
 
@@ -43,7 +43,7 @@ working() {
 renewing() {
   local sent answer status=0
   sent=$(now_ms)
-  answer=$(API_TIMEOUT=$((TTL_MS / 3000)) extend "$what" "$lease") || status=$?
+  answer=$(API_TIMEOUT=1 extend "$what" "$lease") || status=$?
   case $status in
     0)
       valid_until=$((sent + $(jq .validity_ms <<<"$answer")))
@@ -106,9 +106,9 @@ sleep 1
 kill -KILL -- "-$a"
 check "after a crash the standby works within the ttl" takes_over worker-b $((TTL_MS + 2000))
 start worker-c && c=$!
-sleep 1
+sleep 2.5 # until worker-b has renewed its lease, too
 kill -TERM "$b"
-check "after a shutdown the next one works at once" takes_over worker-c 1500
+check "after a shutdown the next one works at once" takes_over worker-c 2500
 kill -TERM "$c"
 wait "$b" "$c"
 check "idle, acquiring, working …" [ "$(head -n 2 "$states/worker-b" | xargs)" = "idle acquiring" ]

@@ -7,7 +7,7 @@ source "${BASH_SOURCE[0]%/*}/quorate.sh"
 # rate_limited NAME LIMIT WINDOW_MS [WAIT_MS]: returns when the call may be made. For a minute: 60000.
 rate_limited() { acquire "semaphores/$1" "{\"limit\": $2, \"ttl_ms\": $3, \"wait_ms\": ${4:-0}}"; } # and no release
 
-name=$(unique sms) limit=4 window_ms=3000 granted=()
+name=$(unique sms) limit=4 window_ms=4000 granted=()
 
 call_now() { # notes since when at the earliest, and until when at the latest, it was granted
   local sent permit

@@ -17,12 +17,15 @@ class Keeper:
 
     def _run(self):
         lease, pause = self.lease, self.lease.ttl / 3
-        while (left := lease.valid_until - lease.ttl / 10 - time.monotonic()) > 0:
-            if self._done.wait(min(pause, left)):
+        while True:
+            left = lease.valid_until - lease.ttl / 10 - time.monotonic()
+            if self._done.wait(max(0, min(pause, left))):
                 return
+            if left <= pause:
+                break  # time is up
             try:
                 # A server that hangs must leave time for another try.
-                lease.extend(timeout=min(left, lease.ttl / 4))
+                lease.extend(timeout=min(left - pause, lease.ttl / 4))
                 pause = lease.ttl / 3
             except (Refused, OSError) as error:
                 if isinstance(error, Refused) and error.code == "lease_lost":
@@ -54,15 +57,15 @@ def long_task(keeper, steps):
 if __name__ == "__main__":
     lock = f"locks/demo:import:{secrets.token_hex(4)}"
 
-    with Keeper(acquire(lock, ttl_ms=2000)) as keeper:
-        check(long_task(keeper, 40) == 40, "a task of 4 s ends under a lease of 2 s")
+    with Keeper(acquire(lock, ttl_ms=3000)) as keeper:
+        check(long_task(keeper, 50) == 50, "a task of 5 s ends under a lease of 3 s")
     check(not call("GET", f"/v1/{lock}")["held"], "and the lock is free after it")
 
-    with Keeper(acquire(lock, ttl_ms=2000)) as keeper:
+    with Keeper(acquire(lock, ttl_ms=3000)) as keeper:
         threading.Timer(0.5, call, ("DELETE", f"/v1/{lock}")).start()  # an administrator takes it away
-        check(long_task(keeper, 40) < 25, "a lease that is taken away stops the work")
+        check(long_task(keeper, 50) < 25, "a lease that is taken away stops the work")
 
-    with Keeper(acquire(lock, ttl_ms=2000)) as keeper:
+    with Keeper(acquire(lock, ttl_ms=4000)) as keeper:
         quorate.URL = "http://127.0.0.1:9"  # the server is out of reach from now on
-        check(long_task(keeper, 40) < 25, "a server that is out of reach stops the work")
+        check(long_task(keeper, 50) < 50, "a server that is out of reach stops the work")
         check(time.monotonic() < keeper.lease.valid_until, "before the lease has ended")

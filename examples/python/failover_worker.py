@@ -18,7 +18,7 @@ from quorate import Refused, acquire, call, check
 
 
 class Worker:
-    def __init__(self, lock, worker_id, step, ttl_ms=3000):
+    def __init__(self, lock, worker_id, step, ttl_ms=5000):
         self.lock, self.id, self.step, self.ttl_ms = lock, worker_id, step, ttl_ms
         self.stop = threading.Event()
         self.lease = None
@@ -106,12 +106,12 @@ def demonstrate():
     start("worker-b")
     time.sleep(1)
     workers["worker-a"].send_signal(signal.SIGKILL)
-    taken, seconds = takes_over("worker-b", 3 + 2)
-    check(taken, f"after a crash the standby works within the ttl (3 s): {seconds:.2f} s")
+    taken, seconds = takes_over("worker-b", 5 + 2)
+    check(taken, f"after a crash the standby works within the ttl (5 s): {seconds:.2f} s")
     start("worker-c")
-    time.sleep(1)
+    time.sleep(2.5)  # until worker-b has renewed its lease, too
     workers["worker-b"].send_signal(signal.SIGTERM)
-    taken, seconds = takes_over("worker-c", 1.5)
+    taken, seconds = takes_over("worker-c", 2.5)
     check(taken, f"after a shutdown the next one works at once: {seconds:.2f} s")
     workers["worker-c"].send_signal(signal.SIGTERM)
 

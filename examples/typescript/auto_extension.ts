@@ -15,18 +15,18 @@ async function longTask(steps: number, lost: AbortSignal): Promise<string> {
 const lock = `locks/${unique("import")}`;
 const outcome = (task: Promise<string>) => task.catch((error: unknown) => (error as Error).name);
 
-let lease = await acquire(lock, { ttl_ms: 2_000 });
-const result = await outcome(kept(lease, (lost) => longTask(40, lost)));
-check(result === "done", "a task of 4 s ends under a lease of 2 s");
+let lease = await acquire(lock, { ttl_ms: 3_000 });
+const result = await outcome(kept(lease, (lost) => longTask(50, lost)));
+check(result === "done", "a task of 5 s ends under a lease of 3 s");
 check(!(await call<{ held: boolean }>("GET", `/v1/${lock}`)).held, "and the lock is free after it");
 
-lease = await acquire(lock, { ttl_ms: 2_000 });
+lease = await acquire(lock, { ttl_ms: 3_000 });
 setTimeout(() => void call("DELETE", `/v1/${lock}`), 500); // an administrator takes it away
-let begun = performance.now();
-check((await outcome(kept(lease, (lost) => longTask(40, lost)))) === "AbortError", "a lease that is taken away stops the work");
+const begun = performance.now();
+check((await outcome(kept(lease, (lost) => longTask(50, lost)))) === "AbortError", "a lease that is taken away stops the work");
 check(performance.now() - begun < 2_500, "soon");
 
-lease = await acquire(lock, { ttl_ms: 2_000 });
+lease = await acquire(lock, { ttl_ms: 4_000 });
 lease.extend = () => Promise.reject(new Error("connection refused")); // the server is out of reach from now on
-check((await outcome(kept(lease, (lost) => longTask(40, lost)))) === "AbortError", "a server that is out of reach stops the work");
+check((await outcome(kept(lease, (lost) => longTask(50, lost)))) === "AbortError", "a server that is out of reach stops the work");
 check(performance.now() < lease.validUntil, "before the lease has ended");

@@ -28,12 +28,12 @@ async function keep(lease: Lease, done: AbortSignal): Promise<boolean> {
   let pause = ttl / 3;
   for (;;) {
     const left = lease.validUntil - ttl / 10 - performance.now();
-    if (left <= 0) return false;
-    await sleep(Math.min(pause, left), undefined, { signal: done }).catch(() => {});
+    await sleep(Math.max(0, Math.min(pause, left)), undefined, { signal: done }).catch(() => {});
     if (done.aborted) return true;
+    if (left <= pause) return false; // time is up
     try {
       // A server that hangs must leave time for another try.
-      await lease.extend(AbortSignal.timeout(Math.max(1, Math.min(left, ttl / 4))));
+      await lease.extend(AbortSignal.timeout(Math.ceil(Math.min(left - pause, ttl / 4))));
       pause = ttl / 3;
     } catch (error) {
       if (Refused.is(error, "lease_lost")) return false;
