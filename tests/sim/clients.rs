@@ -18,6 +18,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::checkers::{Began, Checkers, Resource};
 use crate::world::World;
 
+/// How long a server may not see that a client has left, ms.
+pub const UNNOTICED_MS_MAX: u64 = 1500;
+
 /// One life of an API server.
 #[derive(Clone)]
 pub struct Process {
@@ -283,7 +286,7 @@ impl Client {
         // How messages travel, and how long the server does not see that the client has left.
         let (there, back) = (self.ms(0, 3), self.ms(0, 3));
         let answer_lost = self.town.rough && self.chance(6);
-        let unnoticed = (self.town.rough && self.chance(50)).then(|| self.ms(0, 1500));
+        let unnoticed = (self.town.rough && self.chance(50)).then(|| self.ms(0, UNNOTICED_MS_MAX));
         let kept = self.chance(30);
         let town = Arc::clone(&self.town);
         let mut call = Box::pin(serve(Arc::clone(&town), process, target.clone(), options.clone(), there));

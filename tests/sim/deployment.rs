@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::sleep;
 
 use crate::checkers::{Checkers, Counts};
-use crate::clients::{Client, Names, Process, Town};
+use crate::clients::{self, Client, Names, Process, Town};
 use crate::faults::{self, Bounds};
 use crate::world::{Held, Plan, START_US, World};
 
@@ -208,7 +208,10 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
     // The rest is for noticing: a look at a node that is not well every 200 ms, connections made
     // within 250 ms, a timeout or two.
     let patience_ms = quarantine_ms.max(scene.max_ttl_ms) + 1500 + world.lock().stepped_back_ms;
-    let deadline = calm_at_ms + patience_ms;
+    // A client may have waited beyond the faults and have left just now, unnoticed for a while:
+    // what it is granted still lives for its ttl.
+    let left_at_ms = world.ms() + clients::UNNOTICED_MS_MAX;
+    let deadline = calm_at_ms.max(left_at_ms) + patience_ms;
     // Until what is on its way now has an answer or has timed out, and has been sent again.
     sleep(Duration::from_millis(3 * scene.plan.node_timeout_ms + 500)).await;
     while debts() > 0 && world.ms() < deadline {

@@ -82,9 +82,9 @@ fn deployments_keep_their_promises_under_faults() {
     let first = setting("QUORATE_SIM_FIRST").unwrap_or(0);
     let seconds = setting("QUORATE_SIM_SECONDS");
     let count =
-        setting("QUORATE_SIM_SEEDS").unwrap_or(if seconds.is_some() { u64::MAX - first } else { 300 });
+        setting("QUORATE_SIM_SEEDS").unwrap_or(if seconds.is_some() { u64::MAX - first } else { 10_000 });
     let started = Instant::now();
-    let mut total = run_seeds(first, count, Duration::from_secs(seconds.unwrap_or(90)));
+    let mut total = run_seeds(first, count, Duration::from_secs(seconds.unwrap_or(120)));
     let took = started.elapsed();
     println!(
         "simulated {} seeds in {:.1} s ({:.0} s of virtual time): {} faults, {} scripts run, {} events",
