@@ -77,12 +77,8 @@ impl Scope {
         command
     }
 
-    /// `n` of extend.lua and release.lua, which look slots up by the lease.
-    fn count(&self) -> u64 {
-        match self {
-            Self::Records(keys) => keys.len() as u64,
-            Self::Slots(_) => 0,
-        }
+    fn is_slots(&self) -> bool {
+        matches!(self, Self::Slots(_))
     }
 
     /// KEYS and slots of acquire.lua and heal.lua, which name the slots.
@@ -116,12 +112,13 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// How long a tombstone waits for the acquire that it overtook, ms: both sit in the
-    /// same stalled node and run within moments of each other.
-    const TOMBSTONE_MS: u64 = 60_000;
-
     fn ahead_us(&self) -> u64 {
         self.clock_bound_ms * 1000
+    }
+
+    /// ARGV 2 and 3 of batch.lua.
+    pub(super) fn batch_args(&self) -> [u64; 2] {
+        [self.ahead_us(), self.fence_retention_ms]
     }
 }
 
@@ -152,20 +149,19 @@ fn slot_args(mut command: Command, scope: &Scope, slots: &[u32]) -> Command {
 }
 
 /// Command of acquire.lua.
-pub fn acquire(keys: &Keys, bounds: &Bounds, ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
+pub fn acquire(keys: &Keys, ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
+    let request = ask.request.unwrap_or("-");
     let command = Command::new(Script::Acquire).key(&keys.tombstone(lease));
-    let command = ask
-        .scope
-        .with_slots(command, ask.slots)
-        .arg(lease.expose())
-        .arg(ask.request.unwrap_or("-"))
-        .number(ask.ttl_ms)
-        .number(proposed)
-        .number(bounds.ahead_us())
-        .number(bounds.fence_retention_ms)
-        .number(u64::from(ask.look_only))
-        .number(ask.scope.count_with(ask.slots))
-        .arg(ask.data);
+    let command = ask.scope.with_slots(command, ask.slots).token(proposed).number(ask.ttl_ms).joined(&[
+        lease.expose(),
+        itoa::Buffer::new().format(ask.ttl_ms),
+        request,
+        ask.data,
+    ]);
+    if ask.request.is_none() && !ask.look_only && !ask.scope.is_slots() {
+        return command;
+    }
+    let command = command.arg(request).number(u64::from(ask.look_only));
     slot_args(command, ask.scope, ask.slots)
 }
 
@@ -191,8 +187,8 @@ pub struct Holding {
 /// Vote of acquire.lua.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrantVote {
-    /// Granted, with this token.
-    Granted(u64),
+    /// Granted, with this token; `None` = the proposed one.
+    Granted(Option<u64>),
     /// Held by this lease; `None` where only looking found nobody.
     Held(Option<Holding>),
 }
@@ -204,7 +200,8 @@ impl GrantVote {
     /// [`NodeError::Nonsense`].
     pub fn read(answer: Answer) -> Result<Self, NodeError> {
         match (answer.done, answer.rest.as_slice()) {
-            (true, [token]) => token.as_u64().map(Self::Granted).ok_or(NodeError::Nonsense),
+            (true, []) => Ok(Self::Granted(None)),
+            (true, [token]) => Ok(Self::Granted(Some(token.as_u64().ok_or(NodeError::Nonsense)?))),
             (false, []) => Ok(Self::Held(None)),
             (false, [Value::List(fields)]) => {
                 let [remaining, ttl, token, _fence, lease, same, data, slots @ ..] = fields.as_slice() else {
@@ -276,7 +273,6 @@ impl Claim {
 
 /// Command of extend.lua. `data` replaces what is stored with the lease, `claim` takes it over.
 pub fn extend(
-    bounds: &Bounds,
     scope: &Scope,
     lease: &LeaseId,
     token: Token,
@@ -284,21 +280,23 @@ pub fn extend(
     data: Option<&str>,
     claim: Option<Claim>,
 ) -> Command {
-    let command = scope.lease_keys(Command::new(Script::Extend)).arg(lease.expose()).number(token.get());
+    let command = scope.lease_keys(Command::new(Script::Extend)).arg(lease.expose()).token(token.get());
     let command = match renewal {
         Renewal::Ttl(ttl_ms) => command.number(ttl_ms),
         Renewal::Own => command.arg("own"),
         Renewal::Keep => command.arg("keep"),
     };
-    let command = command
-        .number(bounds.ahead_us())
-        .number(bounds.fence_retention_ms)
-        .number(scope.count())
-        .arg(data.unwrap_or(""));
-    match claim {
+    by_lease(command.arg(data.unwrap_or("")), scope, claim)
+}
+
+/// The last arguments of extend.lua and release.lua, where they are of use.
+fn by_lease(command: Command, scope: &Scope, claim: Option<Claim>) -> Command {
+    let command = match claim {
         Some(Claim(claim)) => command.number(u64::from(claim)),
+        None if scope.is_slots() => command.arg("-"),
         None => command,
-    }
+    };
+    if scope.is_slots() { command.arg("1") } else { command }
 }
 
 /// Vote of extend.lua: what the node stores now, or `None` where the lease is not held.
@@ -356,7 +354,7 @@ pub fn heal(
     let command = scope
         .with_slots(command, slots)
         .arg(lease.expose())
-        .number(token.get())
+        .token(token.get())
         .number(remaining_ms)
         .number(extended.ttl_ms)
         .number(bounds.ahead_us())
@@ -371,23 +369,17 @@ pub fn heal(
 /// taken it over since keeps it.
 pub fn release(
     keys: &Keys,
-    bounds: &Bounds,
     scope: &Scope,
     lease: &LeaseId,
     settle: Settle,
     tell: bool,
     claim: Option<Claim>,
 ) -> Command {
-    let mut command = scope
+    let command = scope
         .lease_keys(Command::new(Script::Release).key(&keys.tombstone(lease)))
         .arg(lease.expose())
-        .number(bounds.fence_retention_ms)
-        .number(Bounds::TOMBSTONE_MS)
-        .number(scope.count())
         .number(u64::from(tell));
-    if let Some(Claim(claim)) = claim {
-        command = command.number(u64::from(claim));
-    }
+    let mut command = by_lease(command, scope, claim);
     command.settle = Some(settle);
     command
 }
@@ -470,7 +462,7 @@ impl Survey {
 pub fn issue(bounds: &Bounds, key: &str, proposed: u64) -> Command {
     Command::new(Script::Issue)
         .key(key)
-        .number(proposed)
+        .token(proposed)
         .number(bounds.ahead_us())
         .number(bounds.fence_retention_ms)
 }

@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::calls::{self, Keys};
+use super::calls::{self, Bounds, Keys};
 use super::quarantine::{Board, Standing};
 use super::{Answer, Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
@@ -88,6 +88,7 @@ pub struct Member {
     node: Arc<dyn Node>,
     clock: Arc<dyn Clock>,
     keys: Keys,
+    bounds: Bounds,
     board: Arc<Mutex<Board>>,
     gate: ArcSwap<Gate>,
     standing: Mutex<Standing>,
@@ -114,6 +115,7 @@ impl Member {
         node: Arc<dyn Node>,
         clock: Arc<dyn Clock>,
         keys: Keys,
+        bounds: Bounds,
         board: Arc<Mutex<Board>>,
     ) -> Arc<Self> {
         let metrics = NodeMetrics::new(&format!("n{}", index + 1));
@@ -123,6 +125,7 @@ impl Member {
             node,
             clock,
             keys,
+            bounds,
             board,
             gate: ArcSwap::from_pointee(Gate::Shut(NodeError::Down)),
             standing: Mutex::new(Standing::Down),
@@ -282,7 +285,7 @@ impl Member {
         let (gate, state) = match &standing {
             Standing::Voting(expected) => {
                 let key = self.keys.marker().into();
-                (Gate::Open(Marker { key, expected: Arc::clone(expected) }), 0)
+                (Gate::Open(Marker { key, expected: Arc::clone(expected), bounds: self.bounds }), 0)
             }
             Standing::Quarantined { .. } => (Gate::Shut(NodeError::Quarantined), 1),
             Standing::Down => (Gate::Shut(NodeError::Down), 2),

@@ -104,6 +104,24 @@ impl Command {
         self
     }
 
+    /// Adds a token as an argument, with the 16 digits that a record has.
+    pub fn token(self, token: u64) -> Self {
+        let mut digits = [b'0'; 16];
+        let mut rest = token;
+        for digit in digits.iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        // Digits are UTF-8.
+        self.arg(std::str::from_utf8(&digits).unwrap_or_default())
+    }
+
+    /// Adds one argument: `parts` with a space between each two.
+    pub fn joined(mut self, parts: &[&str]) -> Self {
+        self.words.push_joined(parts);
+        self
+    }
+
     /// The keys (without the marker's).
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.keys).map(|i| self.words.get(i))
@@ -117,6 +135,20 @@ impl Command {
     /// The arguments (without the marker).
     pub fn args(&self) -> impl ExactSizeIterator<Item = &str> {
         (self.keys..self.words.len()).map(|i| self.words.get(i))
+    }
+
+    /// KEYS and ARGV of a run for this command alone.
+    pub fn invocation(&self, marker: Option<&Marker>) -> (Vec<String>, Vec<String>) {
+        let keys = marker.iter().map(|marker| &*marker.key).chain(self.keys()).map(str::to_owned).collect();
+        let mut args: Vec<String> = marker.iter().map(|marker| marker.expected.to_string()).collect();
+        if let Some(code) = self.script.batched() {
+            args.resize_with(1, String::new);
+            let bounds = marker.map_or([0, 0], |marker| marker.bounds.batch_args());
+            args.extend(bounds.map(|bound| bound.to_string()));
+            args.extend([code.to_owned(), self.keys().len().to_string(), self.args().len().to_string()]);
+        }
+        args.extend(self.args().map(str::to_owned));
+        (keys, args)
     }
 }
 
@@ -136,6 +168,8 @@ pub struct Marker {
     pub key: Arc<str>,
     /// What must be stored there.
     pub expected: Arc<str>,
+    /// Goes with it in a batch.
+    pub bounds: calls::Bounds,
 }
 
 /// One submitted command with the way back for its answer.
@@ -146,28 +180,6 @@ pub struct Call {
     pub marker: Option<Marker>,
     /// Where the answer goes.
     pub reply: ReplyTo,
-}
-
-impl Call {
-    /// Keys as the script sees them.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.marker.iter().map(|m| &*m.key).chain(self.command.keys())
-    }
-
-    /// Arguments as the script sees them.
-    pub fn args(&self) -> impl Iterator<Item = &str> {
-        self.marker.iter().map(|m| &*m.expected).chain(self.command.args())
-    }
-
-    /// How many keys.
-    pub fn key_count(&self) -> usize {
-        self.command.keys().len() + usize::from(self.marker.is_some())
-    }
-
-    /// How many arguments.
-    pub fn arg_count(&self) -> usize {
-        self.command.args().len() + usize::from(self.marker.is_some())
-    }
 }
 
 /// The way back of one call. Answers exactly once: dropping it unanswered says
@@ -209,6 +221,11 @@ impl ReplyTo {
     /// Answers with what the script returned, or why it did not.
     pub fn send(mut self, result: Result<Value, NodeError>) {
         self.deliver(result.and_then(Answer::read));
+    }
+
+    /// Answers with this call's part of what a batch returned at `node_ms` on the node's clock.
+    pub(crate) fn send_part(mut self, node_ms: u64, part: Result<Value, NodeError>) {
+        self.deliver(part.and_then(|part| Answer::of_part(node_ms, part)));
     }
 
     fn deliver(&mut self, answer: Result<Answer, NodeError>) {
@@ -293,7 +310,21 @@ impl Answer {
         let code = *code;
         // Moves what follows to the front, which is cheaper than another allocation for it.
         list.drain(..2);
-        let rest = list;
+        Self::new(code, node_ms, list)
+    }
+
+    fn of_part(node_ms: u64, part: Value) -> Result<Self, NodeError> {
+        match part {
+            Value::Int(code) => Self::new(code, node_ms, Vec::new()),
+            Value::List(mut list) if matches!(list.first(), Some(Value::Int(_))) => match list.remove(0) {
+                Value::Int(code) => Self::new(code, node_ms, list),
+                _ => Err(NodeError::Nonsense),
+            },
+            _ => Err(NodeError::Nonsense),
+        }
+    }
+
+    fn new(code: i64, node_ms: u64, rest: Vec<Value>) -> Result<Self, NodeError> {
         match code {
             1 => Ok(Self { done: true, node_ms, rest }),
             0 => Ok(Self { done: false, node_ms, rest }),

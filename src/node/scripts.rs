@@ -1,6 +1,10 @@
 //! The list of scripts that run at a node. Redis and the embedded node run the very same text.
 
+use super::{NodeError, Value};
+
 /// One of the scripts under `scripts/`, each of which documents its keys, arguments and replies.
+/// [`Script::Acquire`], [`Script::Extend`] and [`Script::Release`] are parts of one text,
+/// `batch.lua`, of which a run can serve many calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // Named as their files, which document them.
@@ -46,10 +50,14 @@ impl Script {
     /// The full text, shared beginning included.
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Acquire => with_record!("acquire"),
-            Self::Extend => with_record!("extend"),
+            Self::Acquire | Self::Extend | Self::Release => concat!(
+                include_str!("scripts/record.lua"),
+                include_str!("scripts/acquire.lua"),
+                include_str!("scripts/extend.lua"),
+                include_str!("scripts/release.lua"),
+                include_str!("scripts/batch.lua"),
+            ),
             Self::Heal => with_record!("heal"),
-            Self::Release => with_record!("release"),
             Self::Read => with_record!("read"),
             Self::Survey => with_record!("survey"),
             Self::Issue => with_record!("issue"),
@@ -77,10 +85,44 @@ impl Script {
         }
     }
 
+    /// The scripts to load: one of each text.
+    pub fn texts() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|script| !matches!(script, Self::Extend | Self::Release))
+    }
+
+    /// How a batch names it; `None` where the script runs for one call alone.
+    pub const fn batched(self) -> Option<&'static str> {
+        match self {
+            Self::Acquire => Some("A"),
+            Self::Extend => Some("E"),
+            Self::Release => Some("R"),
+            _ => None,
+        }
+    }
+
     /// Whether the script votes, and so takes the expected marker (KEYS\[1\], ARGV\[1\]).
     pub const fn votes(self) -> bool {
         !matches!(self, Self::Release | Self::Publish | Self::Status | Self::Mark)
     }
+}
+
+/// The reply of a batch that holds one call, in the form that other scripts reply in.
+///
+/// # Errors
+/// [`NodeError::Nonsense`].
+pub fn reply_of_one(script: Script, reply: Value) -> Result<Value, NodeError> {
+    if script.batched().is_none() {
+        return Ok(reply);
+    }
+    let Value::List(list) = reply else { return Err(NodeError::Nonsense) };
+    let [now, reply] = <[Value; 2]>::try_from(list).map_err(|_| NodeError::Nonsense)?;
+    Ok(Value::List(match reply {
+        Value::List(mut list) if !list.is_empty() => {
+            list.insert(1, now);
+            list
+        }
+        code => vec![code, now],
+    }))
 }
 
 #[cfg(test)]

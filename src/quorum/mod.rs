@@ -258,13 +258,15 @@ impl Engine {
         let addresses = nodes.iter().map(|node| node.address().to_owned()).collect();
         let board = Arc::new(Mutex::new(Board::new(addresses, options.max_ttl_ms)));
         let keys = Keys::new(&options.key_prefix);
+        let bounds =
+            Bounds { clock_bound_ms: options.clock_bound_ms, fence_retention_ms: options.fence_retention_ms };
         let members: Vec<_> = nodes
             .into_iter()
             .enumerate()
-            .map(|(i, node)| Member::new(i, node, Arc::clone(&clock), keys.clone(), Arc::clone(&board)))
+            .map(|(i, node)| {
+                Member::new(i, node, Arc::clone(&clock), keys.clone(), bounds, Arc::clone(&board))
+            })
             .collect();
-        let bounds =
-            Bounds { clock_bound_ms: options.clock_bound_ms, fence_retention_ms: options.fence_retention_ms };
         let hub = Hub::new(members.clone());
         Arc::new(Self {
             members,
@@ -441,7 +443,8 @@ impl Engine {
     /// stragglers find their way without anybody waiting for them.
     pub async fn grant(self: &Arc<Self>, ask: &Ask<'_>, order: Order) -> Round {
         let lease = LeaseId::from_bits(self.clock.random_bits());
-        let command = calls::acquire(&self.keys, &self.bounds, ask, &lease, self.propose());
+        let proposed = self.propose();
+        let command = calls::acquire(&self.keys, ask, &lease, proposed);
         let command = Arc::new(command);
         // Counted from before the first byte is sent (§1.2).
         let started = self.clock.now();
@@ -455,7 +458,7 @@ impl Engine {
             won: false,
             armed: true,
         };
-        let mut votes = GrantVotes::new(self.total());
+        let mut votes = GrantVotes::new(self.total(), proposed);
         let mut ballot = Ballot::default();
         let asked = match order {
             Order::Parallel => 0,
@@ -491,7 +494,7 @@ impl Engine {
         if !exact {
             metrics().fencing_raises.increment(1);
             let renewal = Renewal::Ttl(ask.ttl_ms);
-            let raise = calls::extend(&self.bounds, ask.scope, &lease, token, renewal, None, None);
+            let raise = calls::extend(ask.scope, &lease, token, renewal, None, None);
             let raised = self.poll(&Arc::new(raise)).await;
             if raised.count.extension_verdict() != Verdict::Carried {
                 return Round::NoQuorum(raised.count.nodes());
@@ -571,7 +574,7 @@ impl Engine {
         claim: Option<Claim>,
     ) -> Extension {
         let LeaseHandle { id, token } = &handle;
-        let command = calls::extend(&self.bounds, scope, id, *token, renewal, data, claim);
+        let command = calls::extend(scope, id, *token, renewal, data, claim);
         let started = self.clock.now();
         let mut votes = self.poll(&Arc::new(command)).await;
         let nodes = votes.count.nodes();
@@ -643,7 +646,7 @@ impl Engine {
     pub async fn release(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<bool, Nodes> {
         let until = self.settle_until(self.options.max_ttl_ms);
         let settle = Settle { until, undo: false };
-        let command = Arc::new(calls::release(&self.keys, &self.bounds, scope, lease, settle, true, None));
+        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, true, None));
         let mut ballot = Ballot::tell(&self.members, &command);
         let mut count = Count::new(self.total());
         let quorum = quorum_of(self.total());
@@ -674,7 +677,7 @@ impl Engine {
         claim: Option<Claim>,
     ) {
         let settle = Settle { until, undo: true };
-        let command = calls::release(&self.keys, &self.bounds, scope, lease, settle, tell, claim);
+        let command = calls::release(&self.keys, scope, lease, settle, tell, claim);
         let command = Arc::new(command);
         for (i, member) in self.members.iter().enumerate() {
             if nodes & (1 << i) != 0 {
@@ -796,6 +799,7 @@ impl Engine {
 /// Votes of a granting round so far.
 struct GrantVotes {
     count: Count,
+    proposed: u64,
     fences: SmallVec<[u64; 5]>,
     holdings: SmallVec<[Holding; 5]>,
     /// Nodes that refused without naming anybody: only looking found them free.
@@ -803,15 +807,21 @@ struct GrantVotes {
 }
 
 impl GrantVotes {
-    fn new(total: usize) -> Self {
-        Self { count: Count::new(total), fences: SmallVec::new(), holdings: SmallVec::new(), free: 0 }
+    fn new(total: usize, proposed: u64) -> Self {
+        Self {
+            count: Count::new(total),
+            proposed,
+            fences: SmallVec::new(),
+            holdings: SmallVec::new(),
+            free: 0,
+        }
     }
 
     fn take(&mut self, i: usize, answer: Result<crate::node::Answer, NodeError>, grant: &mut Grant) {
         match answer.and_then(GrantVote::read) {
             Ok(GrantVote::Granted(fence)) => {
                 self.count.yes += 1;
-                self.fences.push(fence);
+                self.fences.push(fence.unwrap_or(self.proposed));
             }
             Ok(GrantVote::Held(holding)) => {
                 self.count.no += 1;

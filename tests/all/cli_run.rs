@@ -80,7 +80,7 @@ fn run_waits_as_long_as_it_takes_even_beyond_the_servers_longest_wait() {
 fn run_extends_what_it_holds() {
     let server = DevServer::start();
     let mut running =
-        server.command(&["run", "--lock", "a", "--ttl", "500ms", "--", "sleep", "2"]).spawn().unwrap();
+        server.command(&["run", "--lock", "a", "--ttl", "2s", "--", "sleep", "5"]).spawn().unwrap();
     until("held", || server.is_held("a"));
     let token = server.json(&["lock", "get", "a"])["fencing_token"].clone();
     while running.try_wait().unwrap().is_none() {

@@ -14,8 +14,10 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::{Config, TestRunner};
 use quorate::clock::SeededClock;
+use quorate::node::calls::Bounds;
 use quorate::node::embedded::EmbeddedNode;
-use quorate::node::{HintSink, Node, NodeError, Script, Value};
+use quorate::node::scripts::reply_of_one;
+use quorate::node::{Command, HintSink, Marker, Node, NodeError, Script, Value};
 
 use crate::redis_process::RedisProcess;
 
@@ -42,7 +44,7 @@ const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Script { script: Script, keys: Vec<String>, args: Vec<String> },
+    Script { command: Box<Command>, marker: Option<Marker> },
     Command(Vec<String>),
     MemoryFull(bool),
     Flush,
@@ -56,8 +58,8 @@ type Timed = (Step, bool);
 struct Scope {
     keys: Vec<String>,
     slots: Vec<String>,
-    /// Keys and count for scripts that look slots up by the lease.
-    by_lease: (Vec<String>, usize),
+    /// Keys, and arguments that come last, for scripts that look slots up by the lease.
+    by_lease: (Vec<String>, Vec<String>),
 }
 
 impl Scope {
@@ -72,13 +74,13 @@ fn owned(items: &[&str]) -> Vec<String> {
 
 fn locks(keys: &[&str]) -> Scope {
     let keys = owned(keys);
-    Scope { slots: Vec::new(), by_lease: (keys.clone(), keys.len()), keys }
+    Scope { slots: Vec::new(), by_lease: (keys.clone(), Vec::new()), keys }
 }
 
 fn slots(slots: &[&str]) -> Scope {
     let mut keys: Vec<_> = slots.iter().map(|slot| format!("{INDEX}/{slot}")).collect();
     keys.push(INDEX.to_owned());
-    Scope { keys, slots: owned(slots), by_lease: (owned(&[INDEX]), 0) }
+    Scope { keys, slots: owned(slots), by_lease: (owned(&[INDEX]), owned(&["-", "1"])) }
 }
 
 fn scope() -> impl Strategy<Value = Scope> {
@@ -99,8 +101,18 @@ fn one_of(items: &[&'static str]) -> impl Strategy<Value = String> + use<> {
     select(items.to_vec()).prop_map(str::to_owned)
 }
 
-fn marker() -> impl Strategy<Value = String> {
-    prop_oneof![12 => Just(MARK.to_owned()), 1 => Just("another".to_owned())]
+/// The marker that a voting call expects, and whether what is stored lives shortly.
+fn marker() -> impl Strategy<Value = (Option<Marker>, bool)> {
+    let expected = prop_oneof![12 => Just(MARK), 1 => Just("another")];
+    let clock_bound_ms = prop_oneof![4 => Just(60_000), 1 => Just(TOKEN_MAX / 1000)];
+    let fence_retention_ms = prop_oneof![9 => Just(600_000), 1 => Just(1)];
+    (expected, clock_bound_ms, fence_retention_ms).prop_map(
+        |(expected, clock_bound_ms, fence_retention_ms)| {
+            let bounds = Bounds { clock_bound_ms, fence_retention_ms };
+            let marker = Marker { key: MARKER.into(), expected: expected.into(), bounds };
+            (Some(marker), fence_retention_ms == 1)
+        },
+    )
 }
 
 /// A life in ms, and whether it is short. Odd ones are errors, or short.
@@ -112,6 +124,7 @@ fn life(long: &[&'static str]) -> impl Strategy<Value = (String, bool)> + use<> 
     ]
 }
 
+/// Of scripts that run alone.
 fn retention() -> impl Strategy<Value = (String, bool)> {
     prop_oneof![9 => Just(("600000".to_owned(), false)), 1 => Just(("1".to_owned(), true))]
 }
@@ -121,8 +134,8 @@ fn token(now_us: u64) -> impl Strategy<Value = String> {
     let near = select(vec![0, 0, 1, 2, 3, 30_000_000]).prop_map(move |more| now_us + more);
     let odd = select(vec![now_us - 1_000_000, now_us + 1_000_000_000, TOKEN_MAX, TOKEN_MAX - 1, 5]);
     prop_oneof![
-        30 => near.prop_map(|token| token.to_string()),
-        6 => odd.prop_map(|token| token.to_string()),
+        30 => near.prop_map(|token| format!("{token:016}")),
+        6 => odd.prop_map(|token| format!("{token:016}")),
         1 => Just("x".to_owned()),
     ]
 }
@@ -139,85 +152,81 @@ fn tombstone(lease: &str) -> String {
     format!("q:undone:{lease}")
 }
 
-fn script(script: Script, keys: Vec<String>, args: Vec<String>) -> Step {
-    Step::Script { script, keys, args }
+fn script(script: Script, marker: Option<Marker>, keys: &[String], args: &[String]) -> Step {
+    let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
+    Step::Script { command: Box::new(args.iter().fold(command, |command, arg| command.arg(arg))), marker }
 }
 
 fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
-    let times = (life(&["100000", "100000", "200000"]), retention(), token(now_us), ahead());
     let look = select(vec!["0", "0", "0", "1"]);
-    (marker(), lease(), one_of(&REQUESTS), times, look, data()).prop_map(
-        |(marker, (lease, scope), request, (ttl, retention, token, ahead), look, data)| {
-            let keys = [vec![MARKER.to_owned(), tombstone(&lease)], scope.keys.clone()].concat();
-            let args = vec![marker, lease, request, ttl.0, token, ahead, retention.0, look.to_owned()];
-            let args = [args, vec![scope.count(), data], scope.slots].concat();
-            (script(Script::Acquire, keys, args), ttl.1 || retention.1)
+    let ttl = life(&["100000", "100000", "200000"]);
+    (marker(), lease(), one_of(&REQUESTS), ttl, token(now_us), look, data()).prop_map(
+        |(marker, (lease, scope), request, ttl, token, look, data)| {
+            let keys = [vec![tombstone(&lease)], scope.keys.clone()].concat();
+            let record = format!("{lease} {} {request} {data}", ttl.0);
+            let mut args = vec![token, ttl.0, record];
+            if look == "1" || request != "-" || !scope.slots.is_empty() {
+                args.extend([request, look.to_owned()]);
+            }
+            args.extend(scope.slots);
+            (script(Script::Acquire, marker.0, &keys, &args), ttl.1 || marker.1)
         },
     )
 }
 
 fn extend(now_us: u64) -> impl Strategy<Value = Timed> {
     let ttl = prop_oneof![one_of(&["own", "keep"]).prop_map(|ttl| (ttl, false)), life(&["100000", "200000"])];
-    (marker(), lease(), token(now_us), ttl, ahead(), retention(), data()).prop_map(
-        |(marker, (lease, scope), token, ttl, ahead, retention, data)| {
-            let (keys, count) = scope.by_lease;
-            let keys = [vec![MARKER.to_owned()], keys].concat();
-            let args = vec![marker, lease, token, ttl.0, ahead, retention.0, count.to_string(), data];
-            (script(Script::Extend, keys, args), ttl.1 || retention.1)
-        },
-    )
+    (marker(), lease(), token(now_us), ttl, data()).prop_map(|(marker, (lease, scope), token, ttl, data)| {
+        let (keys, last) = scope.by_lease;
+        let args = [vec![lease, token, ttl.0, data], last].concat();
+        (script(Script::Extend, marker.0, &keys, &args), ttl.1 || marker.1)
+    })
 }
 
 fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
     let lives = (life(&["50000", "150000"]), one_of(&["100000", "200000"]), retention());
     (marker(), lease(), one_of(&REQUESTS), token(now_us), lives, ahead(), data()).prop_map(
         |(marker, (lease, scope), request, token, (remaining, ttl, retention), ahead, data)| {
-            let keys = [vec![MARKER.to_owned(), tombstone(&lease)], scope.keys.clone()].concat();
-            let args = vec![marker, lease, token, remaining.0, ttl, ahead, retention.0, request];
+            let keys = [vec![tombstone(&lease)], scope.keys.clone()].concat();
+            let args = vec![lease, token, remaining.0, ttl, ahead, retention.0, request];
             let args = [args, vec![scope.count(), data], scope.slots].concat();
-            (script(Script::Heal, keys, args), remaining.1 || retention.1)
+            (script(Script::Heal, marker.0, &keys, &args), remaining.1 || retention.1)
         },
     )
 }
 
 fn release() -> impl Strategy<Value = Timed> {
-    (lease(), retention(), retention(), one_of(&["0", "1"])).prop_map(
-        |((lease, scope), retention, life, tell)| {
-            let (keys, count) = scope.by_lease;
-            let keys = [vec![tombstone(&lease)], keys].concat();
-            let args = vec![lease, retention.0, life.0, count.to_string(), tell];
-            (script(Script::Release, keys, args), retention.1 || life.1)
-        },
-    )
+    (lease(), one_of(&["0", "1"])).prop_map(|((lease, scope), tell)| {
+        let (keys, last) = scope.by_lease;
+        let keys = [vec![tombstone(&lease)], keys].concat();
+        (script(Script::Release, None, &keys, &[vec![lease, tell], last].concat()), false)
+    })
 }
 
 fn issue(now_us: u64) -> impl Strategy<Value = Timed> {
     (marker(), one_of(&LOCKS), token(now_us), ahead(), retention()).prop_map(
         |(marker, key, token, ahead, retention)| {
-            let args = vec![marker, token, ahead, retention.0];
-            (script(Script::Issue, vec![MARKER.to_owned(), key], args), retention.1)
+            (script(Script::Issue, marker.0, &[key], &[token, ahead, retention.0]), retention.1)
         },
     )
 }
 
 fn look() -> impl Strategy<Value = Timed> {
-    let read = (marker(), scope()).prop_map(|(marker, scope)| {
-        let keys = [vec![MARKER.to_owned()], scope.keys].concat();
-        script(Script::Read, keys, vec![marker])
-    });
-    let survey = marker().prop_map(|marker| script(Script::Survey, owned(&[MARKER, INDEX]), vec![marker]));
+    let read =
+        (marker(), scope()).prop_map(|(marker, scope)| script(Script::Read, marker.0, &scope.keys, &[]));
+    let survey = marker().prop_map(|marker| script(Script::Survey, marker.0, &owned(&[INDEX]), &[]));
     let list =
         (marker(), one_of(&["q:lock:*", "q:*", "q:lock:[ab]", "nothing"])).prop_map(|(marker, pattern)| {
-            script(Script::List, owned(&[MARKER]), vec![marker, "0".into(), pattern, "1000".into()])
+            script(Script::List, marker.0, &[], &["0".into(), pattern, "1000".into()])
         });
-    let publish = scope().prop_map(|scope| script(Script::Publish, scope.keys, Vec::new()));
-    let status = Just(script(Script::Status, owned(&[MARKER]), Vec::new()));
+    let publish = scope().prop_map(|scope| script(Script::Publish, None, &scope.keys, &[]));
+    let status = Just(script(Script::Status, None, &owned(&[MARKER]), &[]));
     prop_oneof![read, survey, list, publish, status].prop_map(|step| (step, false))
 }
 
 fn mark() -> impl Strategy<Value = Timed> {
     (one_of(&["", MARK, "another"]), one_of(&[MARK, MARK, "another"]))
-        .prop_map(|(seen, new)| (script(Script::Mark, owned(&[MARKER]), vec![seen, new]), false))
+        .prop_map(|(seen, new)| (script(Script::Mark, None, &owned(&[MARKER]), &[seen, new]), false))
 }
 
 /// What an operator, a fault or another program may do to a node.
@@ -231,7 +240,7 @@ fn meddle() -> impl Strategy<Value = Timed> {
         one_of(&LEASES).prop_map(|lease| tombstone(&lease)),
         Just(MARKER.to_owned()),
     ];
-    let text = one_of(&["odd", "12 34", "9007199254740990 0", "9007199254740990 7 x", "1"]);
+    let text = one_of(&["odd", "12 34", "9007199254740990", "9007199254740990 7 x", "1"]);
     let command = (key, text, 0..4).prop_map(|(key, text, kind)| {
         Step::Command(match kind {
             0 => vec!["SET".to_owned(), key, text],
@@ -300,8 +309,11 @@ impl Real<'_> {
 
     fn step(&mut self, step: &Step) -> Result<Value, String> {
         match step {
-            Step::Script { script, keys, args } => {
-                self.query(redis::cmd("EVAL").arg(script.text()).arg(keys.len()).arg(keys).arg(args))
+            Step::Script { command, marker } => {
+                let (keys, args) = command.invocation(marker.as_ref());
+                let text = command.script.text();
+                let reply = self.query(redis::cmd("EVAL").arg(text).arg(keys.len()).arg(keys).arg(args))?;
+                Ok(reply_of_one(command.script, reply).unwrap())
             }
             Step::Command(command) => self.run(&words(command)),
             Step::MemoryFull(full) => {
@@ -331,7 +343,7 @@ fn words(words: &[String]) -> Vec<&str> {
 fn embedded_step(node: &EmbeddedNode, step: &Step) -> Result<Value, String> {
     let done = || Ok(Value::Text("OK".to_owned()));
     let reply = match step {
-        Step::Script { script, keys, args } => node.eval(*script, &words(keys), &words(args)),
+        Step::Script { command, marker } => node.eval(command, marker.as_ref()),
         Step::Command(command) => node.command(&words(command)),
         Step::MemoryFull(full) => {
             node.set_memory_full(*full);
@@ -378,9 +390,9 @@ fn split(step: &Step, reply: Result<Value, String>) -> (Result<Value, String>, V
             _ => None,
         }
     }
-    if let Step::Script { script, .. } = step {
+    if let Step::Script { command, .. } = step {
         take(list.get_mut(1));
-        match script {
+        match command.script {
             Script::Acquire => {
                 if let Some(holder @ Value::List(_)) = list.get_mut(2) {
                     take(at(holder, 0));
@@ -417,8 +429,8 @@ fn stored(keys: Vec<String>, mut run: impl FnMut(&[&str]) -> Result<Value, Strin
             vec![run(&["PTTL", &key]).map(|left| left.as_u64().map_or(-1.0, |left| left as f64)).unwrap()];
         let content = match run(&["GET", &key]) {
             Ok(Value::Text(text)) => {
-                let mut fields: Vec<_> = text.splitn(9, ' ').map(str::to_owned).collect();
-                if let [_, _, _, _, expires, _, _, _, _] = fields.as_mut_slice() {
+                let mut fields: Vec<_> = text.splitn(7, ' ').map(str::to_owned).collect();
+                if let [_, _, expires, _, _, _, _] = fields.as_mut_slice() {
                     times.extend(expires.parse::<f64>());
                     "a time".clone_into(expires);
                 }

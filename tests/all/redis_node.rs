@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorate::clock::{Clock, SystemClock};
+use quorate::node::calls::Bounds;
 use quorate::node::redis::{RedisNode, RedisOptions};
 use quorate::node::{
     Answer, BoxFuture, Call, Command, HintSink, Marker, Node, NodeError, ReplyTo, Script, Value,
@@ -145,7 +146,7 @@ fn send_marked(node: &RedisNode, command: Command, marker: Option<Marker>) -> Re
 }
 
 fn send(node: &RedisNode, command: Command) -> Receiver {
-    let marker = command.script.votes().then(|| Marker { key: "q:node".into(), expected: "M".into() });
+    let marker = command.script.votes().then(|| marker("M"));
     send_marked(node, command, marker)
 }
 
@@ -169,26 +170,18 @@ fn acquire(lease: &str, key: &str) -> Command {
     Command::new(Script::Acquire)
         .key(&format!("q:undone:{lease}"))
         .key(key)
-        .arg(lease)
-        .arg("-")
+        .token(SystemClock::new().wall_us())
         .number(30_000)
-        .number(SystemClock::new().wall_us())
-        .number(60_000_000)
-        .number(600_000)
-        .number(0)
-        .number(1)
-        .arg("{}")
+        .joined(&[lease, "30000", "-", "{}"])
 }
 
 fn release(lease: &str, key: &str) -> Command {
-    Command::new(Script::Release)
-        .key(&format!("q:undone:{lease}"))
-        .key(key)
-        .arg(lease)
-        .number(600_000)
-        .number(60_000)
-        .number(1)
-        .number(1)
+    Command::new(Script::Release).key(&format!("q:undone:{lease}")).key(key).arg(lease).number(1)
+}
+
+fn marker(expected: &str) -> Marker {
+    let bounds = Bounds { clock_bound_ms: 60_000, fence_retention_ms: 600_000 };
+    Marker { key: "q:node".into(), expected: expected.into(), bounds }
 }
 
 /// Asks again and again until the answer is `good`.
@@ -289,6 +282,83 @@ async fn one_way_street(port: u16, held: tokio::sync::watch::Receiver<bool>) -> 
 }
 
 #[tokio::test]
+async fn calls_that_share_a_run_have_each_its_own_answer_in_their_order() {
+    let server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    ask(&node, mark("", "M")).await.unwrap();
+    let _: i64 = server.run(&["ZADD", "q:lock:odd", "1", "x"]).await.unwrap();
+    let lease = |i: u32| format!("{i:032x}");
+    // More than one run takes, with calls in between that have a run of their own.
+    let mut receivers = Vec::new();
+    for i in 0..200 {
+        let key = format!("q:lock:{}", i % 50);
+        receivers.push((send(&node, acquire(&lease(i), &key)), Ok(true)));
+        receivers.push((send(&node, acquire(&lease(1000 + i), &key)), Ok(false)));
+        receivers.push((send(&node, acquire(&lease(2000 + i), "q:lock:odd")), Err("WRONGTYPE")));
+        if i % 30 == 0 {
+            receivers.push((send(&node, status()), Ok(true)));
+        }
+        // Its lease is undone before its acquire comes.
+        receivers.push((send(&node, release(&lease(3000 + i), "q:lock:late")), Ok(false)));
+        receivers.push((send(&node, acquire(&lease(3000 + i), "q:lock:late")), Err("released")));
+        receivers.push((send(&node, release(&lease(i), &key)), Ok(true)));
+    }
+    // A call that expects another marker has no part in what the others find.
+    let command = acquire(&lease(5000), "q:lock:other");
+    receivers.push((send_marked(&node, command, Some(marker("another"))), Err("marker")));
+    receivers.push((send(&node, acquire(&lease(5001), "q:lock:other")), Ok(true)));
+    for (i, (receiver, expected)) in receivers.into_iter().enumerate() {
+        match (in_time(receiver).await.unwrap(), expected) {
+            (Ok(answer), Ok(done)) => assert_eq!(answer.done, done, "{i}"),
+            (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{i}: {error}"),
+            (answer, expected) => panic!("{i}: {answer:?}, not {expected:?}"),
+        }
+    }
+    let runs: String = server.run(&["INFO", "commandstats"]).await.unwrap();
+    let runs = runs.split("cmdstat_evalsha:calls=").nth(1).and_then(|text| text.split(',').next());
+    let runs: u32 = runs.unwrap().parse().unwrap();
+    assert!(runs < 200, "{runs} runs for 1,200 calls");
+}
+
+#[tokio::test]
+async fn a_whole_batch_is_sent_again_where_the_scripts_were_flushed() {
+    let server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    ask(&node, mark("", "M")).await.unwrap();
+    for round in 0..3 {
+        let _: String = server.run(&["SCRIPT", "FLUSH"]).await.unwrap();
+        let lease = |i: u32| format!("{:032x}", round * 100 + i);
+        let receivers: Vec<_> = (0..20)
+            .flat_map(|i| {
+                let key = format!("q:lock:{i}");
+                [send(&node, acquire(&lease(i), &key)), send(&node, release(&lease(i), &key))]
+            })
+            .collect();
+        for receiver in receivers {
+            assert!(in_time(receiver).await.unwrap().unwrap().done);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_whose_calls_have_timed_out_does_not_put_later_answers_out_of_step() {
+    let server = Server::start(&[]);
+    let node = connect(&server, options()).await;
+    ask(&node, mark("", "M")).await.unwrap();
+    server.signal("-STOP");
+    let lease = |i: u32| format!("{i:032x}");
+    let early: Vec<_> = (0..10).map(|i| send(&node, acquire(&lease(i), &format!("q:lock:{i}")))).collect();
+    for receiver in early {
+        assert!(matches!(in_time(receiver).await.unwrap(), Err(NodeError::Timeout)));
+    }
+    let late: Vec<_> = (0..10).map(|i| send(&node, release(&lease(i), &format!("q:lock:{i}")))).collect();
+    server.signal("-CONT");
+    for receiver in late {
+        assert!(in_time(receiver).await.unwrap().unwrap().done);
+    }
+}
+
+#[tokio::test]
 async fn large_requests_and_large_replies_arrive_whole() {
     let server = Server::start(&[]);
     let node = connect(&server, options()).await;
@@ -296,7 +366,7 @@ async fn large_requests_and_large_replies_arrive_whole() {
     let data = "x".repeat(1000);
     let lease = "00112233445566778899aabbccddeeff";
     let keys: Vec<String> = (0..1000).map(|i| format!("q:lock:{i}")).collect();
-    let stored = format!("1 0 1 0 9000000000000 30000 {lease} - {data}");
+    let stored = format!("{0:016} {0:016} 9000000000000 {lease} 30000 - {data}", 1);
     let mut words = vec!["MSET"];
     words.extend(keys.iter().flat_map(|key| [key.as_str(), stored.as_str()]));
     let _: String = server.run(&words).await.unwrap();
@@ -347,7 +417,7 @@ async fn a_marker_of_an_earlier_process_is_not_even_sent_to_its_successor() {
     let node = connect(&server, options()).await;
     let run_id = node.identify().await.unwrap().run_id;
     let expected: Arc<str> = format!("1 {run_id} d 3 30000").into();
-    let marker = || Some(Marker { key: "q:node".into(), expected: expected.clone() });
+    let marker = || Some(marker(&expected));
     ask(&node, mark("", &expected)).await.unwrap();
     let read = || Command::new(Script::Read).key("q:lock:a");
     assert!(send_marked(&node, read(), marker()).await.unwrap().is_ok());

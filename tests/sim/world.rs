@@ -578,16 +578,12 @@ impl World {
         // Without the lock: what the script publishes comes back to this world.
         let back = match &message.body {
             Body::Call { command, marker } => {
-                let keys: Vec<&str> =
-                    marker.iter().map(|marker| &*marker.key).chain(command.keys()).collect();
-                let args: Vec<&str> =
-                    marker.iter().map(|marker| &*marker.expected).chain(command.args()).collect();
-                let value = embedded.eval(command.script, &keys, &args);
+                let value = embedded.eval(command, marker.as_ref());
                 let refused = value.as_ref().map_or_else(|_| 9, code);
                 let what = [(way.server * 10 + way.node) as u64, command.script as u64, refused as u64];
                 self.note(("run", what), || {
                     let way = format!("s{}→n{}", way.server + 1, way.node + 1);
-                    format!("{way} {} {}", command.script.name(), short(&keys, &args, &value))
+                    format!("{way} {} {}", command.script.name(), short(command, marker.as_ref(), &value))
                 });
                 Back::Value(value)
             }
@@ -955,8 +951,8 @@ impl World {
         for (i, (node, now_ms)) in nodes.iter().enumerate() {
             for key in node.keys() {
                 let Some(record) = node.get_raw(&key) else { continue };
-                let fields: Vec<&str> = record.splitn(9, ' ').collect();
-                if let [_, _, _, _, expires, _, lease, request, ..] = fields.as_slice()
+                let fields: Vec<&str> = record.splitn(7, ' ').collect();
+                if let [_, _, expires, lease, _, request, ..] = fields.as_slice()
                     && let Ok(expires) = expires.parse::<u64>()
                     && expires > *now_ms
                 {
@@ -980,14 +976,14 @@ impl World {
 }
 
 /// A call and its reply as people can read them: ids cut short, JSON and times left out.
-fn short(keys: &[&str], args: &[&str], reply: &Result<Value, NodeError>) -> String {
+fn short(command: &Command, marker: Option<&Marker>, reply: &Result<Value, NodeError>) -> String {
     let word = |word: &str| match word {
         word if word.starts_with('{') => "…".to_owned(),
         word => word
             .strip_prefix("quorate:")
             .unwrap_or(word)
             .split(':')
-            .map(|part| if part.len() >= 32 { &part[..6] } else { part })
+            .map(|part| if part.len() >= 32 && part.is_ascii() { &part[..6] } else { part })
             .collect::<Vec<_>>()
             .join(":"),
     };
@@ -1002,7 +998,8 @@ fn short(keys: &[&str], args: &[&str], reply: &Result<Value, NodeError>) -> Stri
             }
         }
     }
-    let words = |words: &[&str]| words.iter().map(|text| word(text)).collect::<Vec<_>>().join(" ");
+    let words = |words: Vec<String>| words.iter().map(|text| word(text)).collect::<Vec<_>>().join(" ");
+    let (keys, args) = command.invocation(marker);
     let reply = match reply {
         Ok(reply) => value(reply, &word),
         Err(why) => why.to_string(),

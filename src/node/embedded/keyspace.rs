@@ -231,6 +231,9 @@ impl Keyspace {
     fn set(&mut self, args: &[Vec<u8>]) -> Outcome {
         let expires_ms = match &args[2..] {
             [] => None,
+            [keep] if keep.eq_ignore_ascii_case(b"KEEPTTL") => {
+                self.find(&args[0]).and_then(|entry| entry.expires_ms)
+            }
             [px, life] if px.eq_ignore_ascii_case(b"PX") => Some(self.ends_ms(life, "set", 1)?),
             _ => return Err(SYNTAX),
         };

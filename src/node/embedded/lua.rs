@@ -76,11 +76,11 @@ impl Engine {
     }
 
     /// Runs `script`.
-    pub(super) fn run<'a>(
+    pub(super) fn run(
         &self,
         script: Script,
-        keys: impl Iterator<Item = &'a str>,
-        args: impl Iterator<Item = &'a str>,
+        keys: Vec<String>,
+        args: Vec<String>,
     ) -> Result<Value, NodeError> {
         let run = || {
             self.globals.raw_set("KEYS", self.lua.create_sequence_from(keys)?)?;
@@ -183,7 +183,7 @@ mod tests {
     fn eval(text: &str) -> Result<Value, NodeError> {
         let mut engine = Engine::new(Arc::new(Mutex::new(Keyspace::new()))).unwrap();
         engine.scripts[0] = engine.lua.load(text).set_name("@user_script").into_function().unwrap();
-        engine.run(Script::Acquire, ["k1", "k2"].into_iter(), ["a1"].into_iter())
+        engine.run(Script::Acquire, vec!["k1".into(), "k2".into()], vec!["a1".into()])
     }
 
     fn error(text: &str) -> String {

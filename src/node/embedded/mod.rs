@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::keyspace::{Hint, Keyspace, Reply};
 use self::lua::Engine;
-use super::{BoxFuture, Call, HintSink, Identity, Node, NodeError, Script, Value};
+use super::scripts::reply_of_one;
+use super::{BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, Value};
 use crate::clock::Clock;
 
 /// A connection to a node inside this process.
@@ -108,21 +109,17 @@ impl EmbeddedNode {
         self.server.clock.wall_us().saturating_add_signed(offset_us)
     }
 
-    fn run<'a>(
-        &self,
-        script: Script,
-        keys: impl Iterator<Item = &'a str>,
-        args: impl Iterator<Item = &'a str>,
-    ) -> (Result<Value, NodeError>, Vec<Hint>) {
+    fn run(&self, command: &Command, marker: Option<&Marker>) -> (Result<Value, NodeError>, Vec<Hint>) {
         let machine = self.machine();
         // The call that finds the connection broken fails; it is made anew for the next.
         if self.start.swap(machine.starts, Ordering::Relaxed) != machine.starts {
             return (Err(NodeError::Connection("the node has restarted".into())), Vec::new());
         }
         lock(&machine.keyspace).begin(self.now_us());
-        let result = machine.engine.run(script, keys, args);
+        let (keys, args) = command.invocation(marker);
+        let result = machine.engine.run(command.script, keys, args);
         let hints = lock(&machine.keyspace).take_hints();
-        (result, hints)
+        (result.and_then(|reply| reply_of_one(command.script, reply)), hints)
     }
 }
 
@@ -135,12 +132,13 @@ fn deliver(hints: Vec<Hint>) {
 
 /// What tests, the simulator and the parity suite do to a node.
 impl EmbeddedNode {
-    /// Runs a script as EVAL would: all keys and arguments are given, the reply is the raw one.
+    /// Runs a command as a submitted one runs, and returns what its script replies, in the form
+    /// {code, clock, …}.
     ///
     /// # Errors
     /// [`NodeError::Redis`] with the message; [`NodeError::Connection`] after a restart.
-    pub fn eval(&self, script: Script, keys: &[&str], args: &[&str]) -> Result<Value, NodeError> {
-        let (result, hints) = self.run(script, keys.iter().copied(), args.iter().copied());
+    pub fn eval(&self, command: &Command, marker: Option<&Marker>) -> Result<Value, NodeError> {
+        let (result, hints) = self.run(command, marker);
         deliver(hints);
         result
     }
@@ -228,7 +226,7 @@ fn value(reply: Reply) -> Result<Value, NodeError> {
 
 impl Node for EmbeddedNode {
     fn submit(&self, call: Call) {
-        let (result, hints) = self.run(call.command.script, call.keys(), call.args());
+        let (result, hints) = self.run(&call.command, call.marker.as_ref());
         call.reply.send(result);
         deliver(hints);
     }

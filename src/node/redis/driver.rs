@@ -18,11 +18,15 @@ use tokio::time::{Instant, Sleep};
 
 use super::pool::{Stream, put_info, read_identity};
 use super::queue::{Job, Queue};
-use super::resp::{self, Reply, ScriptBytes};
+use super::resp::{self, As, BatchHead, Reply, ScriptBytes};
 use crate::node::{Call, Identity, NodeError, Script, Value};
 
 /// Calls written before the socket is looked at again.
-const BATCH_MAX: usize = 512;
+const WRITE_MAX: usize = 512;
+
+/// Calls in one run of a script, and their keys: a node does nothing else meanwhile.
+const BATCH_CALLS_MAX: usize = 64;
+const BATCH_KEYS_MAX: usize = 512;
 
 /// Room for replies, to begin with and again after a large one.
 const READ_BYTES: usize = 64 << 10;
@@ -32,13 +36,17 @@ const WRITE_BYTES_KEPT: usize = 1 << 20;
 
 /// What the reply at the head of the stream is for.
 enum Sent {
-    Call(Call),
-    /// Sent by text already: a second `NOSCRIPT` is answered as it is.
-    CallByText(Call),
+    /// A call whose script runs for it alone. Where that was sent by text already, a second
+    /// `NOSCRIPT` is answered as it is.
+    Call(Call, As),
+    /// The head of a batch of so many calls, which come next.
+    Batch(usize, As),
+    /// A call of the batch above.
+    Part(Call),
     /// The answer came too late and goes nowhere.
     TimedOut,
-    /// One of the replies to `SCRIPT LOAD`.
-    Loaded(Script),
+    /// One of the replies to `SCRIPT LOAD`; whether it is the last.
+    Loaded(bool),
     /// A part of `INFO`; the last one answers.
     Info(Option<oneshot::Sender<Result<Identity, NodeError>>>),
 }
@@ -57,7 +65,11 @@ pub(super) struct Driver<'a> {
     node_timeout: Duration,
 
     taken: VecDeque<Job>,
+    /// Taken, and not written yet, so that it may be one batch.
+    batch: Vec<Call>,
     waiting: VecDeque<Waiting>,
+    /// The node's clock, ms, when it ran the batch whose replies are being read.
+    batch_ms: u64,
     /// How many at the front of `waiting` have timed out.
     late: usize,
     /// The parts of `INFO` so far, or what was wrong with one.
@@ -91,7 +103,9 @@ impl<'a> Driver<'a> {
             former,
             node_timeout,
             taken: VecDeque::new(),
+            batch: Vec::new(),
             waiting: VecDeque::new(),
+            batch_ms: 0,
             late: 0,
             info: Ok(String::new()),
             loading: false,
@@ -114,9 +128,9 @@ impl<'a> Driver<'a> {
         let queued = self.queue.shut(error.clone());
         for waiting in self.waiting.drain(..) {
             match waiting.sent {
-                Sent::Call(call) | Sent::CallByText(call) => call.reply.send(Err(error.clone())),
+                Sent::Call(call, _) | Sent::Part(call) => call.reply.send(Err(error.clone())),
                 Sent::Info(Some(to)) => drop(to.send(Err(error.clone()))),
-                Sent::Info(None) | Sent::TimedOut | Sent::Loaded(_) => {}
+                Sent::Info(None) | Sent::Batch(..) | Sent::TimedOut | Sent::Loaded(_) => {}
             }
         }
         for job in self.taken.drain(..).chain(queued) {
@@ -166,15 +180,10 @@ impl<'a> Driver<'a> {
         let input = std::mem::take(&mut self.input);
         let mut used = 0;
         let outcome = loop {
-            match resp::parse(&input[used..self.filled]) {
-                Ok(None) => break Ok(()),
-                Ok(Some((reply, length))) => {
-                    used += length;
-                    if let Err(reason) = self.answer_one(reply) {
-                        break Err(reason);
-                    }
-                }
-                Err(malformed) => break Err(malformed.to_string().into()),
+            match self.answer_one(&input[used..self.filled]) {
+                Ok(0) => break Ok(()),
+                Ok(length) => used += length,
+                Err(reason) => break Err(reason),
             }
         };
         self.input = input;
@@ -190,21 +199,38 @@ impl<'a> Driver<'a> {
         outcome
     }
 
-    fn answer_one(&mut self, reply: Reply) -> Result<(), Arc<str>> {
-        let Some(waiting) = self.waiting.pop_front() else {
+    /// Answers with the reply at the front of `input`; its length, or 0 where it is not whole yet.
+    fn answer_one(&mut self, input: &[u8]) -> Result<usize, Arc<str>> {
+        let malformed = |error: resp::Malformed| Arc::from(error.to_string());
+        if let Some(Waiting { sent: Sent::Batch(calls, sent), .. }) = self.waiting.front() {
+            let (calls, sent) = (*calls, *sent);
+            let Some((head, length)) = resp::parse_batch(input, calls).map_err(malformed)? else {
+                return Ok(0);
+            };
+            self.pop_waiting();
+            match head {
+                BatchHead::Replies(now_ms) => self.batch_ms = now_ms,
+                BatchHead::Error(error) => self.refuse_batch(calls, sent, &error),
+            }
+            return Ok(length);
+        }
+        let Some((reply, length)) = resp::parse(input).map_err(malformed)? else { return Ok(0) };
+        let Some(waiting) = self.pop_waiting() else {
             return Err("protocol error: a reply that nobody asked for".into());
         };
-        self.late = self.late.saturating_sub(1);
         match waiting.sent {
-            Sent::Call(call) => match reply {
-                Reply::Error(error) if error.starts_with("NOSCRIPT") => self.send_by_text(call),
+            Sent::Part(call) => call.reply.send_part(self.batch_ms, read_value(reply)),
+            Sent::Call(call, sent) => match reply {
+                Reply::Error(error) if sent == As::Hash && error.starts_with("NOSCRIPT") => {
+                    self.load();
+                    self.scripts.put(&call, As::Text, &mut self.output);
+                    self.wait_for(Sent::Call(call, As::Text));
+                }
                 reply => call.reply.send(read_value(reply)),
             },
-            Sent::CallByText(call) => call.reply.send(read_value(reply)),
-            Sent::TimedOut => {}
-            Sent::Loaded(script) => {
-                self.loading &= script as usize + 1 != Script::COUNT;
-            }
+            // Heads of batches were read above.
+            Sent::TimedOut | Sent::Batch(..) => {}
+            Sent::Loaded(last) => self.loading &= !last,
             Sent::Info(to) => {
                 match (&mut self.info, read_value(reply)) {
                     (Ok(info), Ok(Value::Text(part))) => info.push_str(&part),
@@ -219,21 +245,59 @@ impl<'a> Driver<'a> {
                 }
             }
         }
-        Ok(())
+        Ok(length)
     }
 
-    /// The node has forgotten the script (`SCRIPT FLUSH`), so the call did not run. It is sent
-    /// once more, behind others that were submitted after it: where such a one was the release
-    /// of the same lease, its tombstone is there by now.
-    fn send_by_text(&mut self, call: Call) {
-        let since = Instant::now();
+    fn pop_waiting(&mut self) -> Option<Waiting> {
+        self.late = self.late.saturating_sub(1);
+        self.waiting.pop_front()
+    }
+
+    fn wait_for(&mut self, sent: Sent) {
+        self.waiting.push_back(Waiting { sent, since: Instant::now() });
+    }
+
+    /// The node has forgotten its scripts (`SCRIPT FLUSH`), so what it says that of did not run.
+    /// It is sent once more by the caller, behind others that were submitted after it: where such
+    /// a one was the release of the same lease, its tombstone is there by now.
+    fn load(&mut self) {
         if !self.loading {
             self.loading = true;
             self.scripts.put_load(&mut self.output);
-            self.waiting.extend(Script::ALL.map(|script| Waiting { sent: Sent::Loaded(script), since }));
+            let last = Script::texts().count() - 1;
+            for i in 0..=last {
+                self.wait_for(Sent::Loaded(i == last));
+            }
         }
-        self.scripts.put_by_text(&call, &mut self.output);
-        self.waiting.push_back(Waiting { sent: Sent::CallByText(call), since });
+    }
+
+    /// The node ran none of the `calls` that stand first.
+    fn refuse_batch(&mut self, calls: usize, sent: As, error: &str) {
+        let unknown = sent == As::Hash && error.starts_with("NOSCRIPT");
+        let error: Arc<str> = error.into();
+        let mut again = Vec::new();
+        for _ in 0..calls {
+            match self.pop_waiting().map(|waiting| waiting.sent) {
+                Some(Sent::Part(call)) if unknown => again.push(call),
+                Some(Sent::Part(call)) => call.reply.send(Err(NodeError::Redis(Arc::clone(&error)))),
+                // Timed out.
+                _ => {}
+            }
+        }
+        if !again.is_empty() {
+            self.load();
+            self.send_batch(&mut again, As::Text);
+        }
+    }
+
+    fn send_batch(&mut self, calls: &mut Vec<Call>, sent: As) {
+        if calls.is_empty() {
+            return;
+        }
+        self.scripts.put_batch(calls, sent, &mut self.output);
+        let since = Instant::now();
+        self.waiting.push_back(Waiting { sent: Sent::Batch(calls.len(), sent), since });
+        self.waiting.extend(calls.drain(..).map(|call| Waiting { sent: Sent::Part(call), since }));
     }
 
     /// Writes the queued calls into the buffer; says whether there are more of them.
@@ -253,22 +317,38 @@ impl<'a> Driver<'a> {
         }
         self.gathering = false;
         let since = Instant::now();
-        let batch = self.taken.len().min(BATCH_MAX);
-        for _ in 0..batch {
+        let mut batch = std::mem::take(&mut self.batch);
+        let mut keys = 0;
+        let count = self.taken.len().min(WRITE_MAX);
+        for _ in 0..count {
             let Some(job) = self.taken.pop_front() else { break };
             match job {
                 Job::Call(call) if self.is_stale(&call) => call.reply.send(Err(NodeError::Unmarked)),
+                Job::Call(call) if call.command.script.batched().is_some() => {
+                    let more = call.command.keys().len();
+                    if batch.len() == BATCH_CALLS_MAX || keys + more > BATCH_KEYS_MAX || !joins(&call, &batch)
+                    {
+                        self.send_batch(&mut batch, As::Hash);
+                        keys = 0;
+                    }
+                    keys += more;
+                    batch.push(call);
+                }
                 Job::Call(call) => {
-                    self.scripts.put_by_hash(&call, &mut self.output);
-                    self.waiting.push_back(Waiting { sent: Sent::Call(call), since });
+                    self.send_batch(&mut batch, As::Hash);
+                    self.scripts.put(&call, As::Hash, &mut self.output);
+                    self.waiting.push_back(Waiting { sent: Sent::Call(call, As::Hash), since });
                 }
                 Job::Identify(to) => {
+                    self.send_batch(&mut batch, As::Hash);
                     let parts = put_info(&mut self.output);
                     self.waiting.extend((1..parts).map(|_| Waiting { sent: Sent::Info(None), since }));
                     self.waiting.push_back(Waiting { sent: Sent::Info(Some(to)), since });
                 }
             }
         }
+        self.send_batch(&mut batch, As::Hash);
+        self.batch = batch;
         // Not the end yet: only an empty queue registers who is to be woken by the next call.
         true
     }
@@ -336,10 +416,14 @@ impl<'a> Driver<'a> {
                 break;
             }
             self.late += 1;
+            if matches!(waiting.sent, Sent::Batch(..)) {
+                // Still says how many replies follow, should they come.
+                continue;
+            }
             match std::mem::replace(&mut waiting.sent, Sent::TimedOut) {
-                Sent::Call(call) | Sent::CallByText(call) => call.reply.send(Err(NodeError::Timeout)),
+                Sent::Call(call, _) | Sent::Part(call) => call.reply.send(Err(NodeError::Timeout)),
                 Sent::Info(Some(to)) => drop(to.send(Err(NodeError::Timeout))),
-                Sent::Info(None) | Sent::TimedOut => {}
+                Sent::Info(None) | Sent::Batch(..) | Sent::TimedOut => {}
                 Sent::Loaded(_) => self.loading = false,
             }
         }
@@ -347,6 +431,17 @@ impl<'a> Driver<'a> {
             Some(at) if self.late > 0 && at <= now => Err("no reply for too long".into()),
             _ => Ok(()),
         }
+    }
+}
+
+/// Whether the call may be in one batch with these: they expect the same marker, or one of
+/// the two expects none.
+fn joins(call: &Call, batch: &[Call]) -> bool {
+    let Some(marker) = &call.marker else { return true };
+    // All of a batch expect the same.
+    match batch.iter().find_map(|other| other.marker.as_ref()) {
+        Some(other) => Arc::ptr_eq(&other.expected, &marker.expected) || other.expected == marker.expected,
+        None => true,
     }
 }
 

@@ -203,7 +203,7 @@ async fn greet(
         steps.push(Step::Must("SELECT"));
     }
     scripts.put_load(&mut request);
-    steps.extend(Script::ALL.map(Step::Load));
+    steps.extend(Script::texts().map(Step::Load));
     let parts = put_info(&mut request);
     steps.extend((0..parts).map(|_| Step::Info));
     // For CLIENT LIST, for people; an ACL may well forbid it. It comes last, since a node that

@@ -16,6 +16,15 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 /// Scripts nest two levels deep.
 const DEPTH_MAX: u32 = 8;
 
+/// How a script is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum As {
+    /// `EVALSHA`, which needs the script to be loaded.
+    Hash,
+    /// `EVAL`, which loads it too.
+    Text,
+}
+
 /// The bytes of each script's invocation that never change.
 pub(super) struct ScriptBytes {
     by_hash: Vec<Vec<u8>>,
@@ -34,19 +43,48 @@ impl ScriptBytes {
         Self { by_hash, by_text, hashes }
     }
 
-    /// `EVALSHA`, which needs the script to be loaded.
-    pub(super) fn put_by_hash(&self, call: &Call, out: &mut Vec<u8>) {
-        put_call(&self.by_hash[call.command.script as usize], call, out);
+    /// A call whose script runs for it alone.
+    pub(super) fn put(&self, call: &Call, sent: As, out: &mut Vec<u8>) {
+        put_call(self.head(call.command.script, sent), call, out);
     }
 
-    /// `EVAL`, which loads it too.
-    pub(super) fn put_by_text(&self, call: &Call, out: &mut Vec<u8>) {
-        put_call(&self.by_text[call.command.script as usize], call, out);
+    /// Calls that share one run of their script.
+    pub(super) fn put_batch(&self, calls: &[Call], sent: As, out: &mut Vec<u8>) {
+        let marker = calls.iter().find_map(|call| call.marker.as_ref());
+        let keys = calls.iter().map(|call| call.command.keys().len()).sum::<usize>() + marker.iter().len();
+        let args = calls.iter().map(|call| 3 + call.command.args().len()).sum::<usize>() + 3;
+        put_length(out, b'*', 3 + keys + args);
+        out.extend_from_slice(self.head(Script::Acquire, sent));
+        let mut digits = [0; DIGITS];
+        put_bulk(out, decimal(keys, &mut digits));
+        if let Some(marker) = marker {
+            put_bulk(out, marker.key.as_bytes());
+        }
+        for call in calls {
+            out.extend_from_slice(call.command.resp().0.as_bytes());
+        }
+        put_bulk(out, marker.map_or(b"", |marker| marker.expected.as_bytes()));
+        for bound in marker.map_or([0, 0], |marker| marker.bounds.batch_args()) {
+            put_bulk(out, decimal(bound as usize, &mut digits));
+        }
+        for Call { command, .. } in calls {
+            put_bulk(out, command.script.batched().unwrap_or_default().as_bytes());
+            put_bulk(out, decimal(command.keys().len(), &mut digits));
+            put_bulk(out, decimal(command.args().len(), &mut digits));
+            out.extend_from_slice(command.resp().1.as_bytes());
+        }
     }
 
-    /// `SCRIPT LOAD` of every script: [`Script::COUNT`] replies, each the hash.
+    fn head(&self, script: Script, sent: As) -> &[u8] {
+        match sent {
+            As::Hash => &self.by_hash[script as usize],
+            As::Text => &self.by_text[script as usize],
+        }
+    }
+
+    /// `SCRIPT LOAD` of every script: [`Script::texts`] replies, each the hash.
     pub(super) fn put_load(&self, out: &mut Vec<u8>) {
-        for script in Script::ALL {
+        for script in Script::texts() {
             put_command(out, &["SCRIPT", "LOAD", script.text()]);
         }
     }
@@ -66,10 +104,12 @@ fn head(command: &[u8], script: &[u8]) -> Vec<u8> {
 
 fn put_call(head: &[u8], call: &Call, out: &mut Vec<u8>) {
     let (keys, args) = call.command.resp();
-    put_length(out, b'*', 3 + call.key_count() + call.arg_count());
+    let marker = usize::from(call.marker.is_some());
+    let key_count = marker + call.command.keys().len();
+    put_length(out, b'*', 3 + key_count + marker + call.command.args().len());
     out.extend_from_slice(head);
     let mut digits = [0; DIGITS];
-    put_bulk(out, decimal(call.key_count(), &mut digits));
+    put_bulk(out, decimal(key_count, &mut digits));
     if let Some(marker) = &call.marker {
         put_bulk(out, marker.key.as_bytes());
     }
@@ -155,6 +195,36 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Malformed> {
         None if bytes.len() > REPLY_BYTES_MAX => Err(Malformed("a reply beyond all bounds")),
         None => Ok(None),
     }
+}
+
+/// How the reply to a batch begins.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BatchHead {
+    /// The node's clock in ms, and as many replies as there are calls follow.
+    Replies(u64),
+    /// No call ran.
+    Error(String),
+}
+
+/// Reads how the reply to a batch of `calls` begins: that and its length, or `None` until more
+/// bytes are there.
+pub(super) fn parse_batch(bytes: &[u8], calls: usize) -> Result<Option<(BatchHead, usize)>, Malformed> {
+    let mut parser = Parser { bytes, at: 1, odd: false };
+    let head = match bytes.first() {
+        None => None,
+        Some(b'-') => parser.line()?.map(|line| BatchHead::Error(text(line))),
+        Some(b'*') => match parser.length()? {
+            None => None,
+            Some(Some(count)) if count == calls + 1 => match parser.value(1)? {
+                None => None,
+                Some(Value::Int(now_ms)) if now_ms >= 0 => Some(BatchHead::Replies(now_ms.unsigned_abs())),
+                Some(_) => return Err(Malformed("a batch without the time")),
+            },
+            Some(_) => return Err(Malformed("a batch with another number of replies")),
+        },
+        Some(_) => return Err(Malformed("no batch where there should be one")),
+    };
+    Ok(head.map(|head| (head, parser.at)))
 }
 
 struct Parser<'a> {

@@ -2,7 +2,7 @@
 -- Never a vote: the caller does not count the answer.
 --
 -- KEYS  marker, tombstone of the lease, key × n, [index of the semaphore]
--- ARGV  1 marker   2 lease id   3 token   4 remaining, ms   5 ttl as granted, ms
+-- ARGV  1 marker   2 lease id   3 token, 16 digits   4 remaining, ms   5 ttl as granted, ms
 --       6 how far the token may be ahead, µs    7 fence retention, ms
 --       8 request as stored     9 n      10 data     11… slot × n, with an index
 -- Reply {1, now} healed; {0, now} somebody else's, or a later token is known, or this lease
@@ -19,17 +19,17 @@ local index = KEYS[3 + n]
 local remaining = tonumber(ARGV[4])
 local fences = {}
 for i = 3, 2 + n do
-  fences[i] = ARGV[3] .. ' 0'
+  fences[i] = ARGV[3]
   local record = redis.call('GET', KEYS[i])
   if record then
-    local fb, fu, _, _, expires, _, lease = parse(record)
+    local fence, _, expires, lease = parse(record)
     if expires > now then
       if lease ~= ARGV[2] then return {0, now} end
       -- Held here, but not whole: another key of it was lost, or its place in the index.
       -- What is left is never shortened, and keeps the tokens that were issued since.
       remaining = math.max(remaining, expires - now)
-      if fb + fu > token then fences[i] = fb .. ' ' .. fu end
-    elseif fb + fu > token or (fb + fu == token and lease == '') then
+      if fence > token then fences[i] = string.sub(record, 1, 16) end
+    elseif fence > token or (fence == token and lease == '') then
       -- A later lease has been here and is gone, or this one was released:
       -- what was sent to heal it is late.
       return {0, now}
@@ -37,8 +37,8 @@ for i = 3, 2 + n do
   end
 end
 
-local lease = ' ' .. ARGV[3] .. ' 0 ' .. (now + remaining) .. ' ' .. ARGV[5] .. ' ' ..
-  ARGV[2] .. ' ' .. ARGV[8] .. ' ' .. ARGV[10]
+local lease = ' ' .. ARGV[3] .. ' ' .. (now + remaining) .. ' ' .. ARGV[2] .. ' ' ..
+  ARGV[5] .. ' ' .. ARGV[8] .. ' ' .. ARGV[10]
 if index then
   -- Before the records: an index of the wrong type fails here, where nothing is written yet.
   for i = 11, 10 + n do redis.call('ZADD', index, now + remaining, ARGV[i]) end

@@ -9,17 +9,15 @@ local now, now_us = clock()
 local fence = tonumber(ARGV[2])
 if fence > now_us + ARGV[3] then return {-2, now} end
 
-local base, bump, lease_part, live_ms = ARGV[2], 0, '', 0
+local lease_part, live_ms = '', 0
 local record = redis.call('GET', KEYS[2])
 if record then
-  local fb, fu, tb, tu, expires, ttl, lease, request, data = parse(record)
-  if fb + fu >= fence then
-    fence, base, bump = fb + fu + 1, fb, fu + 1
-  end
+  local known, _, expires = parse(record)
+  if known >= fence then fence = known + 1 end
   if expires > now then
     live_ms = expires - now
-    lease_part = ' ' .. tb .. ' ' .. tu .. ' ' .. expires .. ' ' .. ttl .. ' ' .. lease .. ' ' .. request .. ' ' .. data
+    lease_part = string.sub(record, 17)
   end
 end
-redis.call('SET', KEYS[2], base .. ' ' .. bump .. lease_part, 'PX', live_ms + ARGV[4])
+redis.call('SET', KEYS[2], digits(fence) .. lease_part, 'PX', live_ms + ARGV[4])
 return {1, now, fence}

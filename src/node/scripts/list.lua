@@ -12,9 +12,9 @@ for _, key in ipairs(step[2]) do
   local record = redis.pcall('GET', key)
   if type(record) == 'string' then
     -- What is no record does not end the walk.
-    local read, fb, fu, tb, tu, expires, ttl, lease, _, data = pcall(parse, record)
+    local read, fence, token, expires, lease, ttl, _, data = pcall(parse, record)
     if read and expires > now then
-      reply[#reply + 1] = {key, expires - now, tonumber(ttl), tb + tu, fb + fu, lease, data}
+      reply[#reply + 1] = {key, expires - now, ttl, token, fence, lease, data}
     end
   end
 end

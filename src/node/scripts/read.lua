@@ -12,11 +12,11 @@ for i = 2, #KEYS do
   local record = redis.call('GET', KEYS[i])
   local entry = false
   if record then
-    local fb, fu, tb, tu, expires, ttl, lease, _, data = parse(record)
+    local fence, token, expires, lease, ttl, _, data = parse(record)
     if expires > now then
-      entry = {expires - now, tonumber(ttl), tb + tu, fb + fu, lease, data}
+      entry = {expires - now, ttl, token, fence, lease, data}
     else
-      entry = {0, 0, 0, fb + fu, '', ''}
+      entry = {0, 0, 0, fence, '', ''}
     end
   end
   reply[i + 1] = entry

@@ -243,14 +243,14 @@ impl Redis {
     }
 
     /// The keys that contain `name` and store a lease which has not expired. A fence that
-    /// outlives its lease has two words, a lease nine or more (`src/node/scripts/record.lua`).
+    /// outlives its lease is one word, a lease seven or more (`src/node/scripts/record.lua`).
     pub fn leases(&self, name: &str) -> Vec<String> {
         let (seconds, micros): (u64, u64) = self.command(&["TIME"]);
         let now_ms = seconds * 1000 + micros / 1000;
         let is_held = |value: &str| {
             value
                 .split(' ')
-                .nth(4)
+                .nth(2)
                 .and_then(|expires| expires.parse().ok())
                 .is_some_and(|at: u64| at > now_ms)
         };
