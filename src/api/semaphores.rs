@@ -33,7 +33,7 @@ impl Permits {
     }
 }
 
-/// A semaphore whose lease is extended: its limit is not part of the lease.
+/// A semaphore whose lease is extended.
 struct Semaphore(Name);
 
 /// A lease of one or more permits.
@@ -46,10 +46,9 @@ pub struct SemaphoreLease<'a> {
     /// Greater than every earlier token of each of its slots. Holders of other slots are concurrent anyway.
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     fencing_token: u64,
-    /// The limit that was asked for. Left out by `extend`, which is not told it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The limit that was asked for.
     #[schema(minimum = 1, maximum = 10_000)]
-    limit: Option<u32>,
+    limit: u32,
     /// How many permits the lease has.
     #[schema(minimum = 1, maximum = 10_000)]
     permits: u32,
@@ -60,11 +59,13 @@ pub struct SemaphoreLease<'a> {
 }
 
 impl<'a> SemaphoreLease<'a> {
-    fn new(name: &'a Name, limit: Option<u32>, lease: &'a Lease, wall_ms: u64) -> Self {
+    fn new(name: &'a Name, lease: &'a Lease, wall_ms: u64) -> Self {
+        let lowest = || lease.slots.iter().max().map_or(1, |slot| slot + 1);
         Self {
             name: name.as_str(),
             fencing_token: lease.handle.token.get(),
-            limit,
+            // What the nodes do not tell any more is at least what the slots need.
+            limit: lease.note.limit.unwrap_or_else(lowest),
             permits: lease.slots.len() as u32,
             slots: &lease.slots,
             terms: LeaseTerms::new(lease, wall_ms),
@@ -76,7 +77,7 @@ impl Shows for Permits {
     type View<'a> = SemaphoreLease<'a>;
 
     fn show<'a>(&'a self, lease: &'a Lease, wall_ms: u64) -> SemaphoreLease<'a> {
-        SemaphoreLease::new(&self.name, Some(self.limit), lease, wall_ms)
+        SemaphoreLease::new(&self.name, lease, wall_ms)
     }
 }
 
@@ -84,7 +85,7 @@ impl Shows for Semaphore {
     type View<'a> = SemaphoreLease<'a>;
 
     fn show<'a>(&'a self, lease: &'a Lease, wall_ms: u64) -> SemaphoreLease<'a> {
-        SemaphoreLease::new(&self.0, None, lease, wall_ms)
+        SemaphoreLease::new(&self.0, lease, wall_ms)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::semaphores::NoSlots;
 use super::waiting::Ticket;
 use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
@@ -404,17 +405,24 @@ impl Contender<'_> {
         /// Slots that somebody else took first, before the semaphore counts as contended.
         const SLOTS_LOST_MAX: u32 = 8;
         for _ in 0..SLOTS_LOST_MAX {
-            if let Target::Semaphore { limit, permits, .. } = *self.target {
-                match self.service.pick_slots(&self.scope, limit, permits, self.attempts == 0).await {
+            let (mut limit, mut full) = (None, None);
+            if let Target::Semaphore { limit: slots, permits, .. } = *self.target {
+                limit = Some(slots);
+                match self.service.pick_slots(&self.scope, slots, permits, self.attempts == 0).await {
                     Ok(slots) => self.slots = slots,
-                    Err(full) => match full {
-                        super::semaphores::NoSlots::Full(refusal) => return Try::Held(refusal),
-                        super::semaphores::NoSlots::NoQuorum(nodes) => return Try::NoQuorum(nodes),
-                    },
+                    // The caller's own earlier request may be what fills it: look for that one,
+                    // at any slot, since the nodes find it by its id.
+                    Err(NoSlots::Full(refusal)) if self.options.request.is_some() => {
+                        self.slots = vec![0];
+                        full = Some(refusal);
+                    }
+                    Err(NoSlots::Full(refusal)) => return Try::Held(refusal),
+                    Err(NoSlots::NoQuorum(nodes)) => return Try::NoQuorum(nodes),
                 }
             }
             let note = Note {
                 acquired_at_ms: self.service.engine.clock().wall_us() / 1000,
+                limit,
                 ..self.options.note.clone()
             };
             let data = write_note(&note);
@@ -424,7 +432,7 @@ impl Contender<'_> {
                 ttl_ms: self.options.ttl_ms,
                 request: self.options.request.as_ref().map(|request| request.as_str()),
                 data: &data,
-                look_only,
+                look_only: look_only || full.is_some(),
             };
             self.attempts += 1;
             self.round_at = self.service.engine.clock().now();
@@ -439,6 +447,9 @@ impl Contender<'_> {
                     // The remains of a lost request are gone: start anew.
                     None => continue,
                 }
+            }
+            if let Some(full) = full {
+                return Try::Held(full);
             }
             if matches!(self.scope, Scope::Records(_)) || look_only {
                 return if refusal.held || look_only { Try::Held(refusal) } else { Try::Split(refusal) };

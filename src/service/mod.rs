@@ -117,6 +117,9 @@ pub struct Note {
     /// Elections: what the leader proclaims.
     #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
+    /// Semaphores: the limit that was asked for.
+    #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
     /// Elections: how often it proclaimed, so that A → B → A is seen.
     #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
     pub proclaimed: u64,

@@ -108,6 +108,7 @@ async fn permits_are_extended_and_expire_like_locks() {
     let extended = other.post(&path, body).await.ok();
     assert_eq!(slots(&extended), slots(&kept));
     assert_eq!(extended["permits"], 1);
+    assert_eq!(extended["limit"], 2);
     assert_eq!(token(&extended), token(&kept));
     assert!(number(&extended, "validity_ms") > 30_000);
     eventually("one expires", || async { seen(&api, &name).await["in_use"] == 1 }).await;
@@ -132,6 +133,51 @@ async fn a_retry_gets_the_same_permits() {
         assert_eq!(token(&again), token(&first));
     }
     assert_eq!(seen(&shared.api(), &name).await["in_use"], 3);
+}
+
+/// What fills the semaphore is the caller's own earlier request.
+#[tokio::test]
+async fn a_retry_gets_the_same_permits_of_a_semaphore_that_has_too_few_left() {
+    let shared = Shared::nodes(3);
+    for (permits, retried) in [
+        (3, json!({"limit": 3, "permits": 3})),
+        (2, json!({"limit": 3, "permits": 2})),
+        (3, json!({"limit": 3, "permits": 3, "wait_ms": 50_000})),
+        (3, json!({"limit": 1})),
+    ] {
+        let (name, id) = (unique("full"), unique("request-id"));
+        let body = json!({"limit": 3, "permits": permits, "request_id": id});
+        let first = acquire(&shared.api(), &name, body).await.ok();
+        let mut retry = retried.clone();
+        retry["request_id"] = json!(id);
+        for api in [shared.api(), shared.other_api()] {
+            let again = acquire(&api, &name, retry.clone()).await.ok();
+            assert_eq!(secret(&again), secret(&first), "{retried}");
+            assert_eq!(slots(&again), slots(&first), "{retried}");
+            assert_eq!(token(&again), token(&first), "{retried}");
+            assert_eq!(again["limit"], 3, "the lease's, {retried}");
+        }
+        let other = json!({"limit": 3, "permits": 3, "request_id": unique("request-id")});
+        acquire(&shared.api(), &name, other).await.problem(409, "semaphore_full");
+        assert_eq!(seen(&shared.api(), &name).await["in_use"], permits, "{retried}");
+    }
+}
+
+/// Those who wait stand before a retry in the queue, but not before what it holds already.
+#[tokio::test]
+async fn a_retry_gets_the_same_permits_while_others_wait_for_them() {
+    let api = Shared::nodes(3).api();
+    let name = unique("queued");
+    let body = json!({"limit": 2, "permits": 2, "request_id": unique("request-id")});
+    let first = acquire(&api, &name, body.clone()).await.ok();
+    let waiting = tokio::spawn({
+        let (api, name) = (api.clone(), name.clone());
+        async move { acquire(&api, &name, json!({"limit": 2, "wait_ms": 60_000})).await.ok() }
+    });
+    eventually("it waits", || async { seen(&api, &name).await["waiters"] == 1 }).await;
+    assert_eq!(secret(&acquire(&api, &name, body).await.ok()), secret(&first));
+    release(&api, &name, &first).await;
+    waiting.await.unwrap();
 }
 
 #[tokio::test]
