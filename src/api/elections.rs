@@ -193,7 +193,7 @@ impl ElectionState {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct GetLeader {
-    /// Answer as soon as the revision differs from this one, else after `wait_ms`.
+    /// Answer as soon as the revision differs from this one, else after `wait_ms`. Opaque: anything that is not the present revision differs from it.
     #[param(max_length = 256, example = "65bfeda25e000-0")]
     after: Option<String>,
     /// How long to wait for that, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured).
@@ -206,10 +206,12 @@ impl Ask for GetLeader {
 
     fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
         let after = fields.text("after", |text| {
-            let fine = !text.is_empty()
-                && text.len() <= REVISION_LEN_MAX
-                && text.bytes().all(|b| b.is_ascii_graphic());
-            if fine { Ok(text.to_owned()) } else { Err(Invalid("is not a revision".into())) }
+            // Opaque: what no server ever gave out differs from every revision, and that is all.
+            if text.len() <= REVISION_LEN_MAX {
+                Ok(text.to_owned())
+            } else {
+                Err(Invalid("must be at most 256 bytes long".into()))
+            }
         });
         let wait_ms = fields.integer("wait_ms", 0..=context.limits.max_wait_ms).unwrap_or(0);
         Some(Self { after, wait_ms })

@@ -494,7 +494,7 @@ async fn query_parameters_that_nobody_asked_for_are_refused() {
         let answer = api.post(&format!("{path}?ttl_ms=1000"), good).await;
         blames(&answer, "ttl_ms", &format!("{path}?ttl_ms=1000"));
     }
-    for query in ["wait_ms=-1", "wait_ms=60001", "wait_ms=soon", "after=x&wait_ms=1.5", "after="] {
+    for query in ["wait_ms=-1", "wait_ms=60001", "wait_ms=soon", "after=x&wait_ms=1.5"] {
         let answer = api.get(&format!("/v1/elections/bad?{query}")).await;
         assert_eq!(answer.status, 400, "{query}: {}", answer.text());
     }

@@ -178,10 +178,14 @@ async fn a_long_poll_answers_as_soon_as_the_revision_differs() {
     let same = poll(&api, &seen["revision"], 400).await.unwrap().ok();
     assert_eq!(same["revision"], seen["revision"]);
     assert!(asked.elapsed() >= Duration::from_millis(400));
-    // It differs already: at once.
-    let asked = Instant::now();
-    poll(&api, &json!("something-else"), 50_000).await.unwrap().ok();
-    assert!(asked.elapsed() < Duration::from_secs(20));
+    // It differs already: at once, also from what no server ever gave out.
+    for other in ["something-else", "", "with spaces\n", "ünïcode", &"x".repeat(256)] {
+        let asked = Instant::now();
+        let now = poll(&api, &json!(other), 50_000).await.unwrap().ok();
+        assert_eq!(now["revision"], seen["revision"]);
+        assert!(asked.elapsed() < Duration::from_secs(20), "{other:?}");
+    }
+    poll(&api, &json!("x".repeat(257)), 0).await.unwrap().problem(400, "invalid_request");
 
     let mut leadership = Value::Null;
     for step in ["campaign", "proclaim", "resign", "campaign again", "expire"] {
