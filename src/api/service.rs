@@ -187,7 +187,7 @@ fn node_views(ctx: &Shared) -> Vec<NodeStateView> {
     responses((status = 200, description = "The text format, version 0.0.4.", body = String, content_type = "text/plain",
         example = "# TYPE quorate_quorum_available gauge\nquorate_quorum_available 1\n"))
 )]
-pub(super) async fn get_metrics(State(ctx): State<Shared>) -> Response {
+pub(super) async fn get_metrics(State(ctx): State<Shared>, _: Plain<()>) -> Response {
     delivery::of_type(Body::from((ctx.render_metrics)()), "text/plain; version=0.0.4")
 }
 
@@ -201,7 +201,7 @@ pub(super) async fn get_metrics(State(ctx): State<Shared>) -> Response {
     tag = "service",
     responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.1.0"})))
 )]
-pub(super) async fn get_openapi() -> Response {
+pub(super) async fn get_openapi(_: Plain<()>) -> Response {
     static TEXT: LazyLock<Bytes> = LazyLock::new(|| openapi::openapi_json().into());
     delivery::of_type(Body::from(TEXT.clone()), "application/json")
 }
@@ -216,7 +216,7 @@ pub(super) async fn get_openapi() -> Response {
     tag = "service",
     responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.0.3"})))
 )]
-pub(super) async fn get_openapi_3_0() -> Response {
+pub(super) async fn get_openapi_3_0(_: Plain<()>) -> Response {
     static TEXT: LazyLock<Bytes> = LazyLock::new(|| openapi::openapi_3_0_json().into());
     delivery::of_type(Body::from(TEXT.clone()), "application/json")
 }
