@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -92,6 +92,8 @@ pub struct Member {
     board: Arc<Mutex<Board>>,
     gate: ArcSwap<Gate>,
     standing: Mutex<Standing>,
+    /// Why the last probe failed.
+    trouble: ArcSwapOption<NodeError>,
     /// The node failed a call since the last probe.
     failed: AtomicBool,
     wake: Notify,
@@ -129,6 +131,7 @@ impl Member {
             board,
             gate: ArcSwap::from_pointee(Gate::Shut(NodeError::Down)),
             standing: Mutex::new(Standing::Down),
+            trouble: ArcSwapOption::empty(),
             failed: AtomicBool::new(false),
             wake: Notify::new(),
             debts: Mutex::default(),
@@ -252,8 +255,14 @@ impl Member {
         let verdict = {
             let mut board = lock(&self.board);
             match seen {
-                Ok((identity, marker)) => board.saw(self.index, identity, marker, began, now),
-                Err(_) => board.lost(self.index),
+                Ok((identity, marker)) => {
+                    self.trouble.store(None);
+                    board.saw(self.index, identity, marker, began, now);
+                }
+                Err(why) => {
+                    self.trouble.store(Some(Arc::new(why)));
+                    board.lost(self.index);
+                }
             }
             board.judge(now).swap_remove(self.index)
         };
@@ -304,13 +313,18 @@ impl Member {
         self.on_change.notify_waiters();
     }
 
+    /// Why the node cannot be reached, if it cannot.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.load().as_ref().map(ToString::to_string)
+    }
+
     /// The node as the API shows it.
     pub fn view(&self) -> NodeView {
         let standing = self.standing();
         let (state, reason, until) = match &standing {
             Standing::Voting(_) => ("voting", None, None),
             Standing::Quarantined { until, reason } => ("quarantined", Some((*reason).to_owned()), *until),
-            Standing::Down => ("down", None, None),
+            Standing::Down => ("down", self.trouble(), None),
             Standing::Refused(why) => ("refused", Some(why.to_string()), None),
         };
         let now = self.clock.now();
@@ -321,7 +335,7 @@ impl Member {
             reason,
             voting_in_ms: until.map(|until| until.saturating_duration_since(now).as_millis() as u64),
             redis_version: lock(&self.board).version(self.index).map(str::to_owned),
-            latency_ms: self.latency().map(|latency| latency.as_secs_f64() * 1000.0),
+            latency_ms: self.latency().map(|latency| latency.as_micros() as f64 / 1000.0),
         }
     }
 

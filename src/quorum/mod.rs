@@ -326,6 +326,10 @@ impl Engine {
     /// Where a node cannot be reached, is refused or belongs to another deployment.
     pub async fn initialize(&self) -> Result<InitReport, InitError> {
         self.probe_all().await;
+        if let Some(member) = self.members.iter().find(|member| member.standing() == Standing::Down) {
+            let why = member.trouble().unwrap_or_else(|| "no answer".to_owned());
+            return Err(InitError::Refused(format!("{} cannot be reached: {why}", member.node().address())));
+        }
         let (marks, standing) = {
             let board = self.board.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let now = self.clock.now();

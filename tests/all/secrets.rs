@@ -114,6 +114,7 @@ async fn a_wrong_password_is_told_without_telling_it() {
     assert!(!output.status.success());
     let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(told.contains(&cluster.nodes[0].port().to_string()), "which node? {told}");
+    assert!(told.contains("WRONGPASS"), "why? {told}");
     assert!(!told.contains(wrong), "{told}");
     for malformed in [url.replace("127.0.0.1", "["), url.replace("redis://", "http://")] {
         let output = crate::support::server::init(&[malformed], &[]);

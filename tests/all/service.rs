@@ -44,6 +44,13 @@ async fn a_server_without_a_quorum_is_live_but_not_ready() {
         api.get("/v1/nodes").await.ok()["nodes"][0]["state"] == "down"
     })
     .await;
+    let nodes = api.get("/v1/nodes").await.ok();
+    assert!(nodes["nodes"][0]["reason"].as_str().is_some_and(|why| why.contains("refused")), "{nodes}");
+    let latency = nodes["nodes"][1]["latency_ms"].to_string();
+    assert!(
+        latency.split('.').nth(1).is_none_or(|digits| digits.len() <= 3),
+        "to the microsecond: {latency}"
+    );
     api.get("/readyz").await.ok();
     cluster.nodes[1].kill();
     eventually("it is not ready", || async { api.get("/readyz").await.status == 503 }).await;
