@@ -139,8 +139,9 @@ struct RunArgs {
     #[arg(long, value_name = "TEXT")]
     value: Option<String>,
     /// How long the lease outlives this process at most; it is extended at a third of it
-    #[arg(long, value_name = "DURATION", default_value = "30s")]
-    ttl: Span,
+    /// [default: the server's, 30s]
+    #[arg(long, value_name = "DURATION")]
+    ttl: Option<Span>,
     /// How long to wait for the lease; 0 tries once [default: as long as it takes]
     #[arg(long, value_name = "DURATION")]
     wait: Option<Span>,
@@ -569,7 +570,7 @@ fn run_command(args: RunArgs) -> ExitCode {
     let job = Job {
         target,
         ask: Ask {
-            ttl: Some(args.ttl.0),
+            ttl: args.ttl.map(|ttl| ttl.0),
             wait: args.wait.map(|wait| wait.0),
             owner: Some(args.owner.unwrap_or_else(own_name)),
             ..Ask::default()

@@ -185,9 +185,12 @@ pub struct FieldError {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.detail.is_empty() { &self.title } else { &self.detail })?;
-        for error in &self.errors {
-            write!(f, "; {} {}", error.field, error.message)?;
+        // The detail of a request that is not valid is the first of its errors.
+        if self.errors.is_empty() {
+            f.write_str(if self.detail.is_empty() { &self.title } else { &self.detail })?;
+        }
+        for (i, error) in self.errors.iter().enumerate() {
+            write!(f, "{}{} {}", if i == 0 { "" } else { "; " }, error.field, error.message)?;
         }
         let of_holder = |key: &str| self.holder.as_ref()?.get(key)?.as_str();
         if let Some(owner) = of_holder("owner").or_else(|| of_holder("candidate")) {

@@ -371,3 +371,22 @@ fn what_needs_no_server_prints_to_stdout() {
         assert!(key.contains(word), "{key}");
     }
 }
+
+#[test]
+fn run_without_a_ttl_takes_what_the_server_allows() {
+    let server = DevServer::start_with(&["--max-ttl", "5s"]);
+    let script = format!("{} lock get a", crate::dev_server::QUORATE);
+    let output = server.ask(&["run", "--lock", "a", "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let seen: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(seen["remaining_ms"].as_u64().is_some_and(|ms| ms <= 5_000), "{seen}");
+}
+
+#[test]
+fn what_is_wrong_is_said_once() {
+    let server = DevServer::start();
+    let output = server.ask(&["run", "--lock", "a", "--ttl", "50ms", "--", "true"]);
+    assert_eq!(output.status.code(), Some(64));
+    let told = text(&output.stderr);
+    assert_eq!(told.matches("ttl_ms").count(), 1, "{told}");
+}
