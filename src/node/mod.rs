@@ -47,11 +47,6 @@ pub trait Node: Send + Sync + 'static {
     /// Address without password, for people.
     fn address(&self) -> &str;
 
-    /// How many connections for calls were made so far: another number, another identity perhaps.
-    fn generation(&self) -> u64 {
-        0
-    }
-
     /// Connections open now: (in use by calls, in use by hints).
     fn connections(&self) -> (usize, usize) {
         (1, 0)

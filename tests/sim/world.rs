@@ -1308,11 +1308,4 @@ impl Node for SimNode {
     fn address(&self) -> &str {
         &self.address
     }
-
-    fn generation(&self) -> u64 {
-        if self.world.is_dead(self.way.server, self.way.life) {
-            return 0;
-        }
-        self.world.lock().link(self.way).conn
-    }
 }

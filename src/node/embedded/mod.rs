@@ -160,8 +160,7 @@ impl EmbeddedNode {
     }
 
     /// Restarts as `run_id`, with its data (a persistent node) or without. Connections
-    /// break: on each, one call fails (or [`Node::identify`] comes first), then it is made
-    /// anew, which [`Node::generation`] tells.
+    /// break: on each, one call fails (or [`Node::identify`] comes first), then it is made anew.
     pub fn restart(&self, run_id: &str, keep_data: bool) {
         let mut machine = self.machine();
         machine.starts += 1;
@@ -252,10 +251,6 @@ impl Node for EmbeddedNode {
 
     fn address(&self) -> &str {
         &self.address
-    }
-
-    fn generation(&self) -> u64 {
-        self.start.load(Ordering::Relaxed)
     }
 
     fn connections(&self) -> (usize, usize) {

@@ -159,6 +159,11 @@ impl RedisNode {
         let hints = Hints::new(address.clone(), target, options.hints_ping_every, options.hints_idle);
         Ok(Arc::new(Self { address, queue, generation, work, hints }))
     }
+
+    /// How many connections for calls were made so far.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
 }
 
 impl Node for RedisNode {
@@ -194,10 +199,6 @@ impl Node for RedisNode {
 
     fn connections(&self) -> (usize, usize) {
         (usize::from(self.queue.is_open()), usize::from(self.hints.is_connected()))
-    }
-
-    fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
     }
 }
 
