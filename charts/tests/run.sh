@@ -86,6 +86,9 @@ if [ -n "$python" ]; then
     # shellcheck disable=SC2086
     step "chart" "$python" "$here/check_chart.py" ${promtool:+--promtool "$promtool"}
     step "container files" "$python" "$here/check_compose.py"
+    for manifest in "$root"/examples/kubernetes/*.yaml; do
+        step "${manifest##*/}" "$tools/venv/bin/kubernetes-validate" --strict -k 1.31 "$manifest"
+    done
     if [ -z "${QUORATE_METRICS_URL:-}" ]; then
         skip "no QUORATE_METRICS_URL, panels and rules not asked of a live server"
     elif [ -z "$prometheus" ]; then
