@@ -263,7 +263,17 @@ impl Contender<'_> {
         if self.options.wait_ms == 0 {
             return self.contend(None).await;
         }
-        let ticket = rooms.enter(&self.room)?;
+        let ticket = match rooms.enter(&self.room) {
+            Ok(ticket) => ticket,
+            // Full of those who wait for other names: what is free needs no room.
+            Err(full @ ServiceError::TooManyWaiters { .. }) if !queued => {
+                return match self.attempt(false).await {
+                    Try::Granted(granted) => Ok(*granted),
+                    _ => Err(full),
+                };
+            }
+            Err(why) => return Err(why),
+        };
         let result = self.wait_and_contend(&ticket).await;
         metrics().waited(self.target.primitive(), self.started.elapsed());
         result

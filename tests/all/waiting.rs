@@ -170,6 +170,8 @@ async fn the_waiting_room_is_bounded_per_name_and_in_all() {
         // Who does not wait needs no room.
         api.acquire(name, json!({})).await.problem(409, "lock_held");
     }
+    // Nor who would wait, but has not to.
+    api.acquire(&unique("free"), json!({"wait_ms": 1_000})).await.ok();
     let metrics = api.get("/metrics").await.text();
     assert!(metrics.lines().any(|line| line == "quorate_waiters 5"), "{metrics}");
     eventually("the longest wait is seen", || async {
