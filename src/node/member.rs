@@ -92,7 +92,7 @@ pub struct Member {
     board: Arc<Mutex<Board>>,
     gate: ArcSwap<Gate>,
     standing: Mutex<Standing>,
-    /// Why the last probe failed.
+    /// What the node failed of, a probe or a call; none since a probe that succeeded.
     trouble: ArcSwapOption<NodeError>,
     /// The node failed a call since the last probe.
     failed: AtomicBool,
@@ -388,7 +388,10 @@ impl ReplyWatcher for Member {
             }
             Err(why) => {
                 match why {
-                    NodeError::Timeout | NodeError::Connection(_) => self.fail(Standing::Down),
+                    NodeError::Timeout | NodeError::Connection(_) => {
+                        self.trouble.store(Some(Arc::new(why.clone())));
+                        self.fail(Standing::Down);
+                    }
                     NodeError::Unmarked => {
                         self.fail(Standing::Quarantined { until: None, reason: "its marker changed" });
                     }

@@ -148,6 +148,10 @@ async fn blank_nodes_are_waited_for_and_then_marked_by_the_servers_alike() {
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains("quarantined") && detail.contains("blank"), "{detail}");
         server.api().acquire("early", json!({})).await.problem(503, "quorum_unavailable");
+        eventually("it knows for how long", || async {
+            node(&server.api(), 0).await.get("voting_in_ms").is_some()
+        })
+        .await;
         let first = node(&server.api(), 0).await;
         assert!((1..=MAX_TTL_MS + 100).contains(&number(&first, "voting_in_ms")), "{first}");
     }

@@ -45,7 +45,7 @@ async fn a_server_without_a_quorum_is_live_but_not_ready() {
     })
     .await;
     let nodes = api.get("/v1/nodes").await.ok();
-    assert!(nodes["nodes"][0]["reason"].as_str().is_some_and(|why| why.contains("refused")), "{nodes}");
+    assert!(nodes["nodes"][0]["reason"].as_str().is_some_and(|why| why.contains("failed")), "{nodes}");
     let latency = nodes["nodes"][1]["latency_ms"].to_string();
     assert!(
         latency.split('.').nth(1).is_none_or(|digits| digits.len() <= 3),
