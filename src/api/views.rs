@@ -108,20 +108,43 @@ impl HolderView {
 #[derive(Debug, Clone, Copy)]
 pub struct Timestamp(pub u64);
 
-impl fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Timestamp {
+    /// Two of these are in every lease, so they are written digit by digit.
+    fn write(self) -> [u8; 24] {
         let nanos = i128::from(self.0) * 1_000_000;
         // A time beyond the year 9999 can only come from a broken clock; it is shown as the epoch.
         let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).unwrap_or(OffsetDateTime::UNIX_EPOCH);
         let (year, month, day) = at.to_calendar_date();
         let (hour, minute, second, ms) = at.to_hms_milli();
-        write!(f, "{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z", u8::from(month))
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let mut put = |end: usize, mut number: u32| {
+            for digit in text[..end].iter_mut().rev() {
+                if number == 0 {
+                    break;
+                }
+                *digit += (number % 10) as u8;
+                number /= 10;
+            }
+        };
+        put(4, year.unsigned_abs());
+        let parts: [(usize, u8); 5] = [(7, month.into()), (10, day), (13, hour), (16, minute), (19, second)];
+        for (end, number) in parts {
+            put(end, number.into());
+        }
+        put(23, ms.into());
+        text
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.write()).unwrap_or_default())
     }
 }
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(std::str::from_utf8(&self.write()).unwrap_or_default())
     }
 }
 

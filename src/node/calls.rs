@@ -13,42 +13,53 @@ use crate::domain::{LeaseId, Name, Token};
 /// How keys are called, below one prefix.
 #[derive(Debug, Clone)]
 pub struct Keys {
-    prefix: Box<str>,
+    marker: Box<str>,
+    lock: Box<str>,
+    election: Box<str>,
+    semaphore: Box<str>,
+    tombstone: Box<str>,
 }
 
 impl Keys {
     /// Keys that begin with `prefix` and a colon.
     pub fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.into() }
+        let below = |kind: &str| format!("{prefix}:{kind}").into();
+        Self {
+            marker: below("node"),
+            lock: below("lock:"),
+            election: below("election:"),
+            semaphore: below("semaphore:"),
+            tombstone: below("undone:"),
+        }
     }
 
     /// The marker of the node.
-    pub fn marker(&self) -> String {
-        format!("{}:node", self.prefix)
+    pub fn marker(&self) -> &str {
+        &self.marker
     }
 
     /// A lock's record; its fence too. Also the channel of its releases.
     pub fn lock(&self, name: &Name) -> String {
-        format!("{}{name}", self.lock_prefix())
+        [&*self.lock, name.as_str()].concat()
     }
 
     /// What every lock's key begins with.
-    pub fn lock_prefix(&self) -> String {
-        format!("{}:lock:", self.prefix)
+    pub fn lock_prefix(&self) -> &str {
+        &self.lock
     }
 
     /// An election's record and channel.
     pub fn election(&self, name: &Name) -> String {
-        format!("{}:election:{name}", self.prefix)
+        [&*self.election, name.as_str()].concat()
     }
 
     /// A semaphore's index and channel; its slots' records are this, `/` and the number.
     pub fn semaphore(&self, name: &Name) -> String {
-        format!("{}:semaphore:{name}", self.prefix)
+        [&*self.semaphore, name.as_str()].concat()
     }
 
     fn tombstone(&self, lease: &LeaseId) -> String {
-        format!("{}:undone:{}", self.prefix, lease.expose())
+        [&*self.tombstone, lease.expose()].concat()
     }
 }
 

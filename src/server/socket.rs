@@ -57,11 +57,9 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(context))?;
-            match self.0.try_read(buffer.initialize_unfilled()) {
-                Ok(length) => {
-                    buffer.advance(length);
-                    return Poll::Ready(Ok(()));
-                }
+            // Into memory that is not cleared before: hyper's buffers are large, requests small.
+            match self.0.try_read_buf(buffer) {
+                Ok(_) => return Poll::Ready(Ok(())),
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
                 Err(cause) => return Poll::Ready(Err(cause)),
             }
