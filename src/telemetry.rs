@@ -87,7 +87,7 @@ pub enum Refusal {
 const REFUSALS: [&str; 4] = ["connections", "in_flight", "header_timeout", "body_timeout"];
 
 /// Outcomes of a call to a node, as `quorate_node_requests_total` labels them.
-const NODE_OUTCOMES: [&str; 13] = [
+pub const NODE_OUTCOMES: [&str; 13] = [
     "done",
     "refused",
     "timeout",
@@ -102,6 +102,25 @@ const NODE_OUTCOMES: [&str; 13] = [
     "redis_error",
     "nonsense",
 ];
+
+/// Which of [`NODE_OUTCOMES`] the answer is.
+pub fn node_outcome(answer: Result<bool, &NodeError>) -> usize {
+    match answer {
+        Ok(true) => 0,
+        Ok(false) => 1,
+        Err(NodeError::Timeout) => 2,
+        Err(NodeError::Connection(_) | NodeError::Dropped) => 3,
+        Err(NodeError::Down) => 4,
+        Err(NodeError::Quarantined) => 5,
+        Err(NodeError::Refused(_)) => 6,
+        Err(NodeError::Overloaded) => 7,
+        Err(NodeError::Unmarked) => 8,
+        Err(NodeError::ClockAhead) => 9,
+        Err(NodeError::Undone) => 10,
+        Err(NodeError::Redis(_)) => 11,
+        Err(NodeError::Nonsense) => 12,
+    }
+}
 
 /// The handles.
 pub struct Metrics {
@@ -259,21 +278,7 @@ impl NodeMetrics {
 
     /// One call ended after `took`.
     pub fn request(&self, script: Script, answer: Result<bool, &NodeError>, took: Duration) {
-        let outcome = match answer {
-            Ok(true) => 0,
-            Ok(false) => 1,
-            Err(NodeError::Timeout) => 2,
-            Err(NodeError::Connection(_) | NodeError::Dropped) => 3,
-            Err(NodeError::Down) => 4,
-            Err(NodeError::Quarantined) => 5,
-            Err(NodeError::Refused(_)) => 6,
-            Err(NodeError::Overloaded) => 7,
-            Err(NodeError::Unmarked) => 8,
-            Err(NodeError::ClockAhead) => 9,
-            Err(NodeError::Undone) => 10,
-            Err(NodeError::Redis(_)) => 11,
-            Err(NodeError::Nonsense) => 12,
-        };
+        let outcome = node_outcome(answer);
         self.requests[script as usize][outcome].increment(1);
         self.seconds[script as usize].record(took);
     }

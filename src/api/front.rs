@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service};
 
 use super::auth::{KeyRing, Scope};
-use super::problem::Problem;
+use super::problem::{Kind, Problem};
 use crate::service::Primitive;
 use crate::telemetry::{self, Acquisition};
 
@@ -216,8 +216,9 @@ impl<F> Answering<F> {
         self.id.to_str().unwrap_or_default()
     }
 
-    /// One line per request. Contention is an answer, not a failure: at `info` a busy lock would
-    /// flood the log. Neither names nor bodies are logged.
+    /// One line per request. Contention is an answer, not a failure, and so is "come back later"
+    /// of a server that drains: at `info` a busy lock, or thousands of long polls that end at once,
+    /// would flood the log. Neither names nor bodies are logged.
     fn log(&self, status: StatusCode, took: Duration, problem: Option<&Problem>) {
         let (route, method, id) = (self.route.template.as_str(), METHODS[self.method], self.id());
         let code = problem.map_or("", |problem| problem.kind().code());
@@ -236,6 +237,7 @@ impl<F> Answering<F> {
         }
         match status.as_u16() {
             500 => line!(error),
+            _ if code == Kind::ShuttingDown.code() => line!(debug),
             501.. => line!(warn),
             409 | ..400 => line!(debug),
             _ => line!(info),

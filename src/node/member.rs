@@ -18,6 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::calls::{self, Bounds, Keys};
+use super::complaints::Complaints;
 use super::quarantine::{Board, Standing};
 use super::{Answer, Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
@@ -102,6 +103,7 @@ pub struct Member {
     /// Smoothed time to an answer, µs; 0 = none yet.
     latency_us: AtomicU64,
     metrics: NodeMetrics,
+    complaints: Complaints,
     on_change: Notify,
 }
 
@@ -122,6 +124,7 @@ impl Member {
     ) -> Arc<Self> {
         let metrics = NodeMetrics::new(&format!("n{}", index + 1));
         metrics.state(2);
+        let complaints = Complaints::new(clock.now());
         Arc::new(Self {
             index,
             node,
@@ -138,6 +141,7 @@ impl Member {
             baseline: Mutex::default(),
             latency_us: AtomicU64::new(0),
             metrics,
+            complaints,
             on_change: Notify::new(),
         })
     }
@@ -169,8 +173,15 @@ impl Member {
     pub fn vote(self: &Arc<Self>, command: &Arc<Command>) -> Pending {
         match &**self.gate.load() {
             Gate::Open(marker) => Pending::Sent(self.submit(command, Some(marker.clone()))),
-            Gate::Shut(why) => Pending::Abstained(Some(why.clone())),
+            Gate::Shut(why) => {
+                self.complain(command, why);
+                Pending::Abstained(Some(why.clone()))
+            }
         }
+    }
+
+    fn complain(&self, command: &Command, why: &NodeError) {
+        self.complaints.failed(self.metrics.node(), command.script, why, self.clock.now());
     }
 
     /// Sends what needs no marker. A release that fails becomes a debt.
@@ -237,6 +248,7 @@ impl Member {
             self.probe().await;
             changed.notify_waiters();
             self.metrics.connections(self.node.connections());
+            self.complaints.catch_up(self.metrics.node(), self.clock.now());
             if self.debts() > 0 && self.is_reachable() {
                 self.pay_debts();
             }
@@ -397,9 +409,7 @@ impl ReplyWatcher for Member {
                     }
                     _ => {}
                 }
-                tracing::debug!(
-                    node = self.metrics.node(), op = command.script.name(), error = %why, "node abstained"
-                );
+                self.complain(command, why);
                 if command.script == Script::Release {
                     let now = self.clock.now();
                     if command.settle.is_some_and(|settle| settle.until > now) {

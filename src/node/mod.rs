@@ -5,6 +5,7 @@
 //! what makes it a voter: its marker, its quarantine, its breaker, its debts.
 
 pub mod calls;
+mod complaints;
 pub mod embedded;
 pub mod member;
 pub mod quarantine;
@@ -389,22 +390,5 @@ impl NodeError {
     /// Whether the script may have run, or may run yet, so that it must be undone.
     pub fn may_have_run(&self) -> bool {
         matches!(self, Self::Timeout | Self::Connection(_) | Self::Redis(_) | Self::Nonsense | Self::Dropped)
-    }
-
-    /// One word for metrics.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Connection(_) | Self::Dropped => "connection",
-            Self::Down => "down",
-            Self::Quarantined => "quarantined",
-            Self::Refused(_) => "refused",
-            Self::Overloaded => "overloaded",
-            Self::Unmarked => "unmarked",
-            Self::ClockAhead => "clock_ahead",
-            Self::Undone => "undone",
-            Self::Redis(_) => "redis_error",
-            Self::Nonsense => "nonsense",
-        }
     }
 }

@@ -64,6 +64,24 @@ async fn with_a_minority_of_the_nodes_killed_everything_works() {
 }
 
 #[tokio::test]
+async fn votes_that_fail_are_logged_with_node_and_cause_but_not_each_of_them() {
+    let mut cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    cluster.nodes[1].kill();
+    eventually("the death is seen", || async { states(&api).await[1] == "down" }).await;
+    for _ in 0..200 {
+        api.acquire(&unique("logged"), json!({})).await.ok();
+    }
+    let log = server.log();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("vote failed")).collect();
+    let of_node = lines.iter().filter(|line| line.contains("WARN") && line.contains("n2")).count();
+    assert!(lines.iter().any(|line| line.contains("down") && line.contains("acquire")), "{log}");
+    // One per cause in ten seconds; a machine that needs a minute for this has other worries.
+    assert!((1..=20).contains(&of_node) && of_node == lines.len(), "{log}");
+}
+
+#[tokio::test]
 async fn without_a_majority_of_the_nodes_the_answer_is_503_within_two_seconds() {
     for total in [1, 3, 5] {
         let mut cluster = Cluster::new(total);
