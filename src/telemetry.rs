@@ -83,8 +83,13 @@ pub enum Refusal {
     HeaderTimeout,
     /// The body took too long.
     BodyTimeout,
+    /// The head was larger than it may be.
+    HeaderBytes,
+    /// What came was no HTTP.
+    Malformed,
 }
-const REFUSALS: [&str; 4] = ["connections", "in_flight", "header_timeout", "body_timeout"];
+const REFUSALS: [&str; 6] =
+    ["connections", "in_flight", "header_timeout", "body_timeout", "header_bytes", "malformed"];
 
 /// Outcomes of a call to a node, as `quorate_node_requests_total` labels them.
 pub const NODE_OUTCOMES: [&str; 13] = [
@@ -131,7 +136,7 @@ pub struct Metrics {
     wait_seconds: [Histogram; 4],
     hold_seconds: [Histogram; 4],
     undos: [Counter; 3],
-    refusals: [Counter; 4],
+    refusals: [Counter; REFUSALS.len()],
     /// Client connections open now.
     pub http_connections: Gauge,
     /// Requests and streams in flight now.

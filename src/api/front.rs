@@ -254,7 +254,7 @@ impl<F> Drop for Answering<F> {
 }
 
 /// The client's own request id when it is one, else a new one.
-fn request_id(headers: &HeaderMap) -> HeaderValue {
+pub(super) fn request_id(headers: &HeaderMap) -> HeaderValue {
     let usable = |id: &&HeaderValue| {
         (1..=REQUEST_ID_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
@@ -262,7 +262,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 /// Unique enough to find a log line by: this process's random number, and a count.
-fn new_request_id() -> HeaderValue {
+pub(super) fn new_request_id() -> HeaderValue {
     static PROCESS: LazyLock<u32> = LazyLock::new(rand::random);
     static COUNT: AtomicU64 = AtomicU64::new(1);
     let mut text = [0; 17];

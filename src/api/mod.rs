@@ -10,6 +10,7 @@
 //! - `views`, `delivery`, `streams`: from what the service says to an answer
 //! - `problem`: the only place that knows status codes
 //! - `front`: request id, key, metrics and log line around every route
+//! - [`refusals`]: problems at the connection, before there is a route
 //! - [`auth`]: keys, scopes, prefixes
 //! - `openapi`: the document
 
@@ -26,6 +27,7 @@ mod multilocks;
 mod openapi;
 mod problem;
 mod problem_docs;
+pub mod refusals;
 mod semaphores;
 mod service;
 mod streams;

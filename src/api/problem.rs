@@ -20,6 +20,10 @@ use crate::service::{Primitive, ServiceError};
 /// Media type of every answer that is not 2xx.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
+const HEAD_TOO_LARGE: &str = "Fewer or shorter headers, or a shorter target, would do.";
+const OVERLOADED: &str =
+    "As many clients as configured are being served. Try again, here or at another server.";
+
 /// What went wrong, as the contract names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -35,6 +39,8 @@ pub enum Kind {
     MethodNotAllowed,
     /// The body is too long.
     PayloadTooLarge,
+    /// The head is too large.
+    HeadTooLarge,
     /// The body is not declared as JSON.
     UnsupportedMediaType,
     /// A lock, or one of several, is held by someone else.
@@ -53,19 +59,22 @@ pub enum Kind {
     QuorumUnavailable,
     /// The server drains.
     ShuttingDown,
+    /// The server serves as many as it may.
+    Overloaded,
     /// A bug.
     Internal,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::InvalidRequest,
         Self::Unauthenticated,
         Self::Forbidden,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::PayloadTooLarge,
+        Self::HeadTooLarge,
         Self::UnsupportedMediaType,
         Self::LockHeld,
         Self::SemaphoreFull,
@@ -75,6 +84,7 @@ impl Kind {
         Self::TooManyWaiters,
         Self::QuorumUnavailable,
         Self::ShuttingDown,
+        Self::Overloaded,
         Self::Internal,
     ];
 
@@ -92,6 +102,11 @@ impl Kind {
             Self::PayloadTooLarge => {
                 (S::PAYLOAD_TOO_LARGE, "/problems/payload_too_large", "The body is too long")
             }
+            Self::HeadTooLarge => (
+                S::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "/problems/head_too_large",
+                "The head of the request is too large",
+            ),
             Self::UnsupportedMediaType => (
                 S::UNSUPPORTED_MEDIA_TYPE,
                 "/problems/unsupported_media_type",
@@ -112,6 +127,9 @@ impl Kind {
             ),
             Self::ShuttingDown => {
                 (S::SERVICE_UNAVAILABLE, "/problems/shutting_down", "The server is shutting down")
+            }
+            Self::Overloaded => {
+                (S::SERVICE_UNAVAILABLE, "/problems/overloaded", "The server serves as many as it may")
             }
             Self::Internal => (S::INTERNAL_SERVER_ERROR, "/problems/internal", "The server made a mistake"),
         }
@@ -143,7 +161,7 @@ impl Kind {
 /// One thing that is wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
-    /// Where: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path, a query parameter, a header, or `body` for the body as a whole.
+    /// Where: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path, a query parameter, a header, or `head` and `body` for these as a whole.
     #[schema(example = "ttl_ms")]
     pub field: Cow<'static, str>,
     /// What is wrong with it.
@@ -204,7 +222,7 @@ pub(super) struct ProblemView<'a> {
     status: u16,
     /// What happened this time, for people.
     detail: &'a str,
-    /// By which programs tell problems apart: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down` or `internal`.
+    /// By which programs tell problems apart: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `head_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
     #[schema(example = "lock_held")]
     code: &'a str,
     /// The request's `X-Request-Id`, by which the server's log knows it.
@@ -263,6 +281,23 @@ impl Problem {
     /// The body is longer than `bytes_max`.
     pub fn payload_too_large(bytes_max: usize) -> Self {
         Self::new(Kind::PayloadTooLarge, format!("A body may have at most {bytes_max} bytes."))
+    }
+
+    /// The head, or the target in it, is larger than it may be.
+    pub(super) fn head_too_large() -> Self {
+        Self::new(Kind::HeadTooLarge, HEAD_TOO_LARGE)
+    }
+
+    /// What arrived is no HTTP request.
+    pub(super) fn no_request() -> Self {
+        let message = "is not an HTTP request that could be read".into();
+        Self::invalid(vec![FieldError { field: "head".into(), message }])
+    }
+
+    /// As many connections are open, or requests in flight, as may be.
+    pub(super) fn overloaded() -> Self {
+        let more = More { retry_after_ms: Some(1000), ..More::default() };
+        Self::with(Kind::Overloaded, OVERLOADED, more)
     }
 
     /// The body is declared as something else than JSON.
@@ -434,6 +469,7 @@ pub(super) fn example(kind: Kind) -> serde_json::Value {
         Kind::NotFound => ("No route has this path; /openapi.json lists all of them.", json!({})),
         Kind::MethodNotAllowed => ("The header Allow lists the methods that this route has.", json!({})),
         Kind::PayloadTooLarge => ("A body may have at most 65536 bytes.", json!({})),
+        Kind::HeadTooLarge => (HEAD_TOO_LARGE, json!({})),
         Kind::UnsupportedMediaType => ("Send the header Content-Type: application/json.", json!({})),
         Kind::LockHeld => (
             "The lock is held by someone else.",
@@ -473,6 +509,7 @@ pub(super) fn example(kind: Kind) -> serde_json::Value {
             "This server takes no new work; another one, or this one after its restart, will.",
             json!({"retry_after_ms": 1000}),
         ),
+        Kind::Overloaded => (OVERLOADED, json!({"retry_after_ms": 1000})),
         Kind::Internal => ("This is a bug in the server; its log has more under the request id.", json!({})),
     };
     problem["detail"] = detail.into();

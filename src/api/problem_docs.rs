@@ -12,7 +12,7 @@ use utoipa::openapi::{Ref, RefOr, Response};
 use super::problem::{Kind, MEDIA_TYPE, example};
 
 /// Name, description and kinds of each reusable response.
-const RESPONSES: [(&str, &str, &[Kind]); 14] = [
+const RESPONSES: [(&str, &str, &[Kind]); 16] = [
     (
         "InvalidRequest",
         "`invalid_request`: malformed JSON, a bad name, a value out of range, an unknown field. `errors` says which and why.",
@@ -30,6 +30,11 @@ const RESPONSES: [(&str, &str, &[Kind]); 14] = [
         &[Kind::NotFound],
     ),
     ("PayloadTooLarge", "`payload_too_large`: the body is longer than 64 KiB.", &[Kind::PayloadTooLarge]),
+    (
+        "HeadTooLarge",
+        "`head_too_large`: the headers, or the target, are longer than the server takes (16 KiB unless set otherwise).",
+        &[Kind::HeadTooLarge],
+    ),
     (
         "UnsupportedMediaType",
         "`unsupported_media_type`: the body is declared as something else than JSON.",
@@ -56,13 +61,15 @@ const RESPONSES: [(&str, &str, &[Kind]); 14] = [
     ("Internal", "`internal`: a bug.", &[Kind::Internal]),
     (
         "Unavailable",
-        "`quorum_unavailable`: fewer than a quorum of nodes answered; nothing was granted and nothing is left behind. Or `shutting_down`: this server drains.",
-        &[Kind::QuorumUnavailable, Kind::ShuttingDown],
+        "`quorum_unavailable`: fewer than a quorum of nodes answered; nothing was granted and nothing is left behind. Or `shutting_down`: this server drains. Or `overloaded`: it serves as many clients as it may.",
+        &[Kind::QuorumUnavailable, Kind::ShuttingDown, Kind::Overloaded],
     ),
+    ("Overloaded", "`overloaded`: the server serves as many clients as it may.", &[Kind::Overloaded]),
 ];
 
 /// What any operation can answer.
-const ALWAYS: [(&str, &str); 2] = [("400", "InvalidRequest"), ("500", "Internal")];
+const ALWAYS: [(&str, &str); 4] =
+    [("400", "InvalidRequest"), ("431", "HeadTooLarge"), ("500", "Internal"), ("503", "Overloaded")];
 /// What an operation that asks for a key can answer.
 const KEYED: [(&str, &str); 2] = [("401", "Unauthenticated"), ("403", "Forbidden")];
 /// What an operation with a body can answer.

@@ -11,17 +11,18 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
-use bytes::Bytes;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderMap, HeaderValue, Request, Response, Version};
+use bytes::{Buf as _, Bytes};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -34,6 +35,7 @@ use tokio::time::Sleep;
 use tower::Service as _;
 
 use super::socket;
+use crate::api::refusals;
 use crate::telemetry::{Refusal, metrics};
 
 /// How often overdue connections are looked for, and so how late a deadline may be.
@@ -46,12 +48,8 @@ const BUSY_LOOK_TICKS: u32 = 2;
 /// How many streams one HTTP/2 connection may have open: long polls, mostly.
 const HTTP2_STREAMS_MAX: u32 = 4_096;
 
-/// What is said to a client beyond the limits, by requests and by connections.
-pub(super) const OVERLOADED: &str = concat!(
-    r#"{"type":"/problems/overloaded","title":"The server is at its limit","status":503,"#,
-    r#""detail":"As many clients as configured are being served. Try again, here or at another server.","#,
-    r#""code":"overloaded","retry_after_ms":1000}"#
-);
+/// How many bytes of a refused client are still read, so that it gets to see the refusal.
+const UNREAD_MAX: usize = 1024 * 1024;
 
 /// What a connection may do.
 #[derive(Debug, Clone, Copy)]
@@ -136,7 +134,9 @@ impl Hub {
             .keep_alive_interval(Duration::from_secs(15))
             .keep_alive_timeout(Duration::from_secs(10))
             .max_concurrent_streams(HTTP2_STREAMS_MAX)
-            .max_header_list_size(u32::try_from(rules.header_bytes_max).unwrap_or(u32::MAX))
+            // Beyond this h2 answers 431 without a body, and nothing can be said in its place; up
+            // to here `Handler` does.
+            .max_header_list_size(u32::try_from(rules.header_bytes_max * 4).unwrap_or(u32::MAX))
             .max_send_buf_size(64 * 1024)
             .initial_stream_window_size(64 * 1024)
             .initial_connection_window_size(1024 * 1024);
@@ -277,7 +277,7 @@ impl Place {
     /// Serves the connection to its end.
     pub(super) async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { hub, conn, .. } = &self;
-        let watched = Watched { stream, hub: Arc::clone(hub), conn: Arc::clone(conn) };
+        let watched = Watched::new(stream, Arc::clone(hub), Arc::clone(conn));
         let handler = Handler { hub: Arc::clone(hub), conn: Arc::clone(conn) };
         let service = service_fn(move |request| {
             let handler = handler.clone();
@@ -321,7 +321,10 @@ impl Handler {
 
         let mut response = if flight.beyond > hub.rules.in_flight_max && !is_probe(request.uri().path()) {
             metrics().refused(Refusal::InFlight);
-            overloaded()
+            refusals::overloaded(request.headers())
+        } else if !old_http && size(request.headers()) > hub.rules.header_bytes_max {
+            metrics().refused(Refusal::HeaderBytes);
+            refusals::head_too_large(request.headers())
         } else {
             let timeout = hub.rules.body_timeout;
             let request = request.map(|body| match http_body::Body::is_end_stream(&body) {
@@ -347,13 +350,9 @@ fn is_probe(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz" | "/metrics")
 }
 
-fn overloaded() -> Response<Body> {
-    let mut response = Response::new(Body::from(OVERLOADED));
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    response
+/// Bytes of the headers, as HTTP/2 counts them.
+fn size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
 /// One request in flight, until the last byte of its answer or the client is gone.
@@ -452,11 +451,43 @@ impl http_body::Body for Timed {
     }
 }
 
-/// A stream that notes when a head begins to arrive.
+/// A stream that notes when a head begins to arrive, and puts words to hyper's own refusals.
 struct Watched<S> {
     stream: S,
     hub: Arc<Hub>,
     conn: Arc<Conn>,
+    /// What is being written in place of a refusal of hyper's.
+    instead: Option<Bytes>,
+    /// Bytes to read and forget before the connection is closed.
+    unread: usize,
+}
+
+impl<S> Watched<S> {
+    fn new(stream: S, hub: Arc<Hub>, conn: Arc<Conn>) -> Self {
+        Self { stream, hub, conn, instead: None, unread: 0 }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Watched<S> {
+    /// hyper is about to write `bytes`. What it says while no request is served is either the rest
+    /// of an answer or a refusal of its own, instead of which a problem is written.
+    fn poll_instead(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Option<Poll<io::Result<()>>> {
+        if self.instead.is_none() && !self.conn.is(Phase::Busy) {
+            self.instead = refusals::instead_of(bytes).map(Bytes::from);
+        }
+        let left = self.instead.as_mut()?;
+        while left.has_remaining() {
+            match Pin::new(&mut self.stream).poll_write(cx, left) {
+                Poll::Ready(Ok(0)) => return Some(Poll::Ready(Err(io::ErrorKind::WriteZero.into()))),
+                Poll::Ready(Ok(written)) => left.advance(written),
+                Poll::Ready(Err(cause)) => return Some(Poll::Ready(Err(cause))),
+                Poll::Pending => return Some(Poll::Pending),
+            }
+        }
+        self.instead = None;
+        self.unread = UNREAD_MAX;
+        Some(Poll::Ready(Ok(())))
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -484,9 +515,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        match self.poll_instead(cx, buf) {
+            Some(said) => said.map_ok(|()| buf.len()),
+            None => Pin::new(&mut self.stream).poll_write(cx, buf),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -494,7 +528,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        // Closing on unread bytes resets the connection, and the client would not see why. Whoever
+        // goes on sending is overdue at some time, and thrown out.
+        let mut forgotten = [MaybeUninit::uninit(); 4096];
+        while self.unread > 0 {
+            let mut buf = ReadBuf::uninit(&mut forgotten);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf))?;
+            let read = buf.filled().len();
+            self.unread = if read == 0 { 0 } else { self.unread.saturating_sub(read) };
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_write_vectored(
@@ -502,7 +546,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        // A refusal stands whole in the first piece.
+        match self.poll_instead(cx, bufs.first().map_or(&[], |first| first)) {
+            Some(said) => said.map_ok(|()| bufs.iter().map(|buf| buf.len()).sum()),
+            None => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {

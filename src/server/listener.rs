@@ -14,9 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 
-use super::connection::{Hub, OVERLOADED};
+use super::connection::Hub;
 use super::socket::Socket;
 use super::tls::Tls;
+use crate::api::refusals;
 use crate::telemetry::{Refusal, metrics};
 
 /// Clients that the kernel may keep until they are accepted.
@@ -118,13 +119,8 @@ fn set_options(stream: &TcpStream) {
 /// Says why and closes; waits a moment for the client's side, since closing on unread
 /// bytes resets the connection and the client would not see the answer.
 async fn turn_away(mut stream: TcpStream) {
-    let answer = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{OVERLOADED}",
-        OVERLOADED.len()
-    );
     let talk = async {
-        stream.write_all(answer.as_bytes()).await?;
+        stream.write_all(&refusals::overloaded_bytes()).await?;
         stream.shutdown().await?;
         let mut ignored = [0; 512];
         while stream.read(&mut ignored).await? > 0 {}

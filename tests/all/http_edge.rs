@@ -62,6 +62,18 @@ impl Raw {
     }
 }
 
+/// Asserts that the answer is this problem, with the request id of its header.
+#[track_caller]
+fn is_problem(answer: &str, status: u16, code: &str) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+    assert!(head.contains("content-type: application/problem+json"), "{answer}");
+    let problem: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!((&problem["status"], &problem["code"]), (&status.into(), &code.into()), "{answer}");
+    let id = head.lines().find_map(|line| line.strip_prefix("x-request-id: "));
+    assert_eq!(problem["request_id"].as_str(), id, "{answer}");
+}
+
 /// A metric's value.
 fn metric(server: &DevServer, name: &str) -> f64 {
     let text = Raw::connect(server).get("/metrics");
@@ -121,10 +133,48 @@ fn too_large_a_head_or_body_is_refused() {
     let server = DevServer::start();
     let mut client = Raw::connect(&server);
     client.send(&format!("GET /livez HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "x".repeat(20_000)));
-    assert!(client.answer().starts_with("HTTP/1.1 431"));
+    is_problem(&client.answer(), 431, "head_too_large");
+    let long = format!("x-long: {}", "x".repeat(20_000));
+    let output = Command::new("curl")
+        .args(["-si", "--http2-prior-knowledge", "-H", &long])
+        .arg(format!("{}/livez", server.url()))
+        .output()
+        .expect("curl runs");
+    let answer = String::from_utf8(output.stdout).unwrap();
+    assert!(answer.starts_with("HTTP/2 431") && answer.contains("\"head_too_large\""), "{answer}");
+    assert!(answer.contains("x-request-id: "), "{answer}");
+    assert_eq!(metric(&server, "quorate_http_refused_total{reason=\"header_bytes\"}"), 2.0);
     let mut client = Raw::connect(&server);
     client.post("/v1/locks/a/acquire", &format!("{{\"owner\": \"{}\"}}", "x".repeat(70_000)));
     assert!(client.answer().starts_with("HTTP/1.1 413"));
+}
+
+#[test]
+fn what_is_no_http_is_answered_with_a_problem_and_the_connection_ends() {
+    let server = DevServer::start();
+    for garbage in ["GET / HTTX\r\n\r\n", "GET /a b HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\n\u{1}: x\r\n\r\n"] {
+        let mut client = Raw::connect(&server);
+        client.send(garbage);
+        is_problem(&client.answer(), 400, "invalid_request");
+        assert!(client.closes_within(Duration::from_secs(5)), "{garbage:?}");
+    }
+    // Behind a request that was fine, and with one more on its heels.
+    let mut client = Raw::connect(&server);
+    assert!(client.get("/livez").starts_with("HTTP/1.1 200"));
+    client.send("GET /livez HTTP/1.1\r\nhost: x\r\n\r\nno HTTP\r\n\r\nGET /livez HTTP/1.1\r\n\r\n");
+    assert!(client.answer().starts_with("HTTP/1.1 200"));
+    is_problem(&client.answer(), 400, "invalid_request");
+    assert_eq!(metric(&server, "quorate_http_refused_total{reason=\"malformed\"}"), 4.0);
+}
+
+#[test]
+fn a_client_that_sends_far_too_much_still_reads_why_it_is_refused() {
+    let server = DevServer::start();
+    for _ in 0..20 {
+        let mut client = Raw::connect(&server);
+        client.send(&format!("GET / HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "x".repeat(500_000)));
+        is_problem(&client.answer(), 431, "head_too_large");
+    }
 }
 
 #[test]
@@ -136,7 +186,7 @@ fn one_connection_too_many_is_told_so() {
     assert!(second.get("/livez").starts_with("HTTP/1.1 200"));
     let mut third = Raw::connect(&server);
     let answer = third.get("/livez");
-    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"overloaded\""), "{answer}");
+    is_problem(&answer, 503, "overloaded");
     assert!(answer.contains("retry-after: 1"), "{answer}");
     drop(first);
     until("a place is free", || Raw::connect(&server).get("/livez").starts_with("HTTP/1.1 200"));
@@ -151,7 +201,10 @@ fn one_request_too_many_is_told_so_but_probes_are_answered() {
     let waiting: Vec<Raw> = (0..3).map(|_| long_poll(&server)).collect();
     until("all wait", || client.get("/metrics").contains("quorate_waiters 3"));
     let answer = client.get("/v1/locks/a");
-    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"overloaded\""), "{answer}");
+    is_problem(&answer, 503, "overloaded");
+    assert!(answer.contains("retry-after: 1"), "{answer}");
+    client.send("GET /v1/locks/a HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\n\r\n");
+    assert!(client.answer().contains("\"request_id\":\"mine\""));
     for probe in ["/livez", "/readyz"] {
         assert!(client.get(probe).starts_with("HTTP/1.1 200"), "{probe}");
     }
