@@ -188,6 +188,17 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub idle_timeout: Option<Span>,
 
+    /// Where to send traces: http:// or https:// URL of an OpenTelemetry collector that takes OTLP
+    /// over HTTP; `/v1/traces` where it names no path. Off without
+    #[arg(long, value_name = "URL", help_heading = "Process")]
+    #[serde(deserialize_with = "scalar")]
+    pub otlp_endpoint: Option<String>,
+
+    /// How many of the requests to trace, 0 to 1, where the caller has not decided [default: 1]
+    #[arg(long, value_name = "RATIO", help_heading = "Process")]
+    #[serde(deserialize_with = "scalar")]
+    pub otlp_sample_ratio: Option<f64>,
+
     /// How long ending may take after the first SIGTERM [default: 25s]
     #[arg(long, value_name = "DURATION", help_heading = "Process")]
     #[serde(deserialize_with = "scalar")]
@@ -357,6 +368,10 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
         }
 
         fn visit_u64<E: de::Error>(self, number: u64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+
+        fn visit_f64<E: de::Error>(self, number: f64) -> Result<String, E> {
             Ok(number.to_string())
         }
 
@@ -596,6 +611,10 @@ pub struct Config {
     pub body_timeout: Duration,
     /// Time between requests.
     pub idle_timeout: Duration,
+    /// URL to send traces to.
+    pub otlp_endpoint: Option<url::Url>,
+    /// How many requests are traced.
+    pub otlp_sample_ratio: f64,
     /// Time for ending.
     pub shutdown_timeout: Duration,
     /// Threads of the runtime.
@@ -665,6 +684,13 @@ impl Config {
                 None
             }
         };
+        let otlp_endpoint = settings.otlp_endpoint.and_then(|text| match traces_url(&text) {
+            Ok(url) => Some(url),
+            Err(why) => {
+                wrong.push(format!("otlp_endpoint: {why}"));
+                None
+            }
+        });
         // The banner, or the report of `init`, says all that there is to say until something is
         // wrong.
         let default_log_level = if role == Role::Serve { "info" } else { "error" };
@@ -692,6 +718,8 @@ impl Config {
             header_timeout: span(settings.header_timeout, 10_000),
             body_timeout: span(settings.body_timeout, 10_000),
             idle_timeout: span(settings.idle_timeout, 75_000),
+            otlp_endpoint,
+            otlp_sample_ratio: settings.otlp_sample_ratio.unwrap_or(1.0),
             shutdown_timeout: span(settings.shutdown_timeout, 25_000),
             threads: settings.threads.unwrap_or(1),
             log_format: settings.log_format.unwrap_or(LogFormat::Text),
@@ -737,6 +765,9 @@ impl Config {
         count("max_header_bytes", self.header_bytes_max, 8_192, 1 << 20);
         count("max_body_bytes", self.body_bytes_max, 1_024, 1 << 20);
         count("threads", self.threads, 1, 1_024);
+        if !(0.0..=1.0).contains(&self.otlp_sample_ratio) {
+            wrong.push(format!("otlp_sample_ratio: {} is not from 0 to 1", self.otlp_sample_ratio));
+        }
 
         if self.key_prefix.is_empty() || self.key_prefix.len() > 64 || !Name::is_prefix(&self.key_prefix) {
             wrong.push("key_prefix: must be 1 to 64 characters of A-Z a-z 0-9 . _ ~ : @ and -".to_owned());
@@ -786,6 +817,18 @@ impl Config {
 /// Whether only this machine can reach the address.
 pub fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
+}
+
+/// Where a collector takes traces. What the URL says of a user or token is not repeated.
+fn traces_url(text: &str) -> Result<url::Url, String> {
+    let mut url = url::Url::parse(text.trim()).map_err(|cause| format!("not a URL: {cause}"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("{}:// is neither http:// nor https://", url.scheme()));
+    }
+    if url.path() == "/" {
+        url.set_path("/v1/traces");
+    }
+    Ok(url)
 }
 
 /// The nodes from flags, environment, file and the file of nodes, passwords filled in.

@@ -35,7 +35,7 @@ use crate::node::embedded::EmbeddedNode;
 use crate::node::redis::{RedisNode, RedisOptions};
 use crate::quorum::{Engine, EngineOptions};
 use crate::service::{Service, WaitLimits};
-use crate::telemetry::{self, metrics};
+use crate::telemetry::{self, metrics, trace};
 
 use connection::{Hub, Rules};
 use tls::Tls;
@@ -137,6 +137,10 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
     let tls = config.tls.clone().map(Tls::new).transpose();
     let tls = tls.map_err(|cause| StartError::new("tls", cause))?.map(Arc::new);
     let mut signals = Signals::new().map_err(|cause| StartError::new("cannot receive signals", cause))?;
+    if let Some(endpoint) = &config.otlp_endpoint {
+        let started = trace::start(endpoint.as_str(), config.otlp_sample_ratio);
+        started.map_err(|cause| StartError::new("otlp_endpoint", cause))?;
+    }
     let layers = assemble(&config, prometheus.clone())?;
 
     match role {
@@ -190,6 +194,7 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
         }
     };
     let _ = timeout(LAST_STEPS / 2, paid).await;
+    trace::finish(config.shutdown_timeout.saturating_sub(started.elapsed() + LAST_STEPS / 5)).await;
     let left = hub.connections();
     tracing::info!(took_ms = started.elapsed().as_millis() as u64, cut_off = left, "ended");
     Ok(ExitCode::SUCCESS)

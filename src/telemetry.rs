@@ -4,6 +4,8 @@
 //! from the start, so that a rate over a rare event is 0 and not "no data". No
 //! label ever carries a name that a client chose.
 
+pub mod trace;
+
 use std::sync::LazyLock;
 use std::time::Duration;
 

@@ -23,6 +23,7 @@ use tower::{Layer, Service};
 use super::auth::{KeyRing, Scope};
 use super::problem::{Kind, Problem};
 use crate::service::Primitive;
+use crate::telemetry::trace::RequestSpan;
 use crate::telemetry::{self, Acquisition};
 
 /// The header that names a request.
@@ -138,15 +139,21 @@ where
         let started = Instant::now();
         let method = method_index(request.method());
         let id = request_id(request.headers());
+        let span = {
+            let (headers, id) = (request.headers(), id.to_str().unwrap_or_default());
+            let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+            RequestSpan::begin(METHODS[method], &self.route.template, id, &header)
+        };
         let work = match self.route.admit(&mut request) {
             Ok(()) => {
+                let _entered = span.as_ref().map(|span| span.enter());
                 // Handlers that answer with problems inside a stream read the id from here.
                 request.headers_mut().insert(REQUEST_ID, id.clone());
                 Work::Inner(self.inner.call(request))
             }
             Err(problem) => Work::Refused(problem),
         };
-        Answering { work, route: Arc::clone(&self.route), method, id, started }
+        Answering { work, route: Arc::clone(&self.route), method, id, started, span }
     }
 }
 
@@ -163,6 +170,8 @@ pub(super) struct Answering<F> {
     method: usize,
     id: HeaderValue,
     started: Instant,
+    /// Where the request is traced.
+    span: Option<Box<RequestSpan>>,
 }
 
 impl<F: Future<Output = Result<Response, Infallible>> + Unpin> Future for Answering<F> {
@@ -170,6 +179,7 @@ impl<F: Future<Output = Result<Response, Infallible>> + Unpin> Future for Answer
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        let _entered = this.span.as_ref().map(|span| span.enter());
         let response = match &mut this.work {
             Work::Inner(inner) => {
                 // After a panic the future is dropped and never polled again.
@@ -208,7 +218,11 @@ impl<F> Answering<F> {
         let took = self.started.elapsed();
         self.route.count(self.method, status.as_u16(), took);
         self.route.count_rejected(status);
-        self.log(status, took, problem.as_ref());
+        let code = problem.as_ref().map_or("", |problem| problem.kind().code());
+        if let Some(span) = &self.span {
+            span.end(status.as_u16(), code);
+        }
+        self.log(status, took, code);
         response
     }
 
@@ -219,9 +233,8 @@ impl<F> Answering<F> {
     /// One line per request. Contention is an answer, not a failure, and so is "come back later"
     /// of a server that drains: at `info` a busy lock, or thousands of long polls that end at once,
     /// would flood the log. Neither names nor bodies are logged.
-    fn log(&self, status: StatusCode, took: Duration, problem: Option<&Problem>) {
+    fn log(&self, status: StatusCode, took: Duration, code: &str) {
         let (route, method, id) = (self.route.template.as_str(), METHODS[self.method], self.id());
-        let code = problem.map_or("", |problem| problem.kind().code());
         macro_rules! line {
             ($level:ident) => {
                 tracing::$level!(
@@ -249,6 +262,9 @@ impl<F> Drop for Answering<F> {
     fn drop(&mut self) {
         if !matches!(self.work, Work::Done) {
             self.route.count(self.method, CLIENT_LEFT, self.started.elapsed());
+            if let Some(span) = &self.span {
+                span.end(CLIENT_LEFT, "");
+            }
         }
     }
 }

@@ -23,7 +23,8 @@ use super::quarantine::{Board, Standing};
 use super::{Answer, Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
 use crate::domain::drift_ms;
-use crate::telemetry::{NodeMetrics, Undo, metrics};
+use crate::telemetry::trace::VoteSpan;
+use crate::telemetry::{NODE_OUTCOMES, NodeMetrics, Undo, metrics, node_outcome};
 
 /// Between probes of a node that votes.
 const PROBE: Duration = Duration::from_secs(1);
@@ -175,6 +176,9 @@ impl Member {
             Gate::Open(marker) => Pending::Sent(self.submit(command, Some(marker.clone()))),
             Gate::Shut(why) => {
                 self.complain(command, why);
+                if let Some(span) = VoteSpan::begin(self.metrics.node(), command.script) {
+                    span.end(NODE_OUTCOMES[node_outcome(Err(why))], false);
+                }
                 Pending::Abstained(Some(why.clone()))
             }
         }
@@ -211,6 +215,7 @@ impl Member {
     ) -> oneshot::Receiver<Result<Answer, NodeError>> {
         let watcher: Arc<dyn ReplyWatcher> = Arc::clone(self) as _;
         let (reply, receiver) = ReplyTo::new(Arc::clone(command), Some(watcher), self.clock.now());
+        let reply = reply.traced(VoteSpan::begin(self.metrics.node(), command.script));
         self.node.submit(Call { command: Arc::clone(command), marker, reply });
         receiver
     }

@@ -23,6 +23,9 @@ use tokio::time::Instant;
 pub use scripts::Script;
 use words::Words;
 
+use crate::telemetry::trace::VoteSpan;
+use crate::telemetry::{NODE_OUTCOMES, node_outcome};
+
 /// A boxed future, for the calls that are not hot.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
@@ -189,6 +192,8 @@ struct ReplyInner {
     watcher: Option<Arc<dyn ReplyWatcher>>,
     command: Arc<Command>,
     sent_at: Instant,
+    /// Where the request that asks is traced.
+    span: Option<Box<VoteSpan>>,
 }
 
 /// Sees every answer of a node, whoever waits for it: metrics, breaker, clock, debts.
@@ -205,8 +210,16 @@ impl ReplyTo {
         sent_at: Instant,
     ) -> (Self, oneshot::Receiver<Result<Answer, NodeError>>) {
         let (to, receiver) = oneshot::channel();
-        let inner = ReplyInner { to: Some(to), watcher, command, sent_at };
+        let inner = ReplyInner { to: Some(to), watcher, command, sent_at, span: None };
         (Self { inner: Some(inner) }, receiver)
+    }
+
+    /// Ends this span with the answer.
+    pub fn traced(mut self, span: Option<Box<VoteSpan>>) -> Self {
+        if let Some(inner) = &mut self.inner {
+            inner.span = span;
+        }
+        self
     }
 
     /// When the call was submitted.
@@ -228,6 +241,10 @@ impl ReplyTo {
         let Some(mut inner) = self.inner.take() else { return };
         if let Some(watcher) = &inner.watcher {
             watcher.answered(&inner.command, inner.sent_at, &answer);
+        }
+        if let Some(span) = inner.span.take() {
+            let outcome = node_outcome(answer.as_ref().map(|answer| answer.done));
+            span.end(NODE_OUTCOMES[outcome], answer.is_ok());
         }
         if let Some(to) = inner.to.take() {
             // A caller that has left is no error: its guard undoes what was granted.

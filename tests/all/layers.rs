@@ -19,6 +19,9 @@ const CRATES: &[(&str, &[&str])] = &[
     ("::redis", &["node/redis"]),
     ("bb8", &["node/redis"]),
     ("mlua", &["node/embedded"]),
+    ("opentelemetry", &["telemetry"]),
+    ("opentelemetry_sdk", &["telemetry"]),
+    ("opentelemetry_otlp", &["telemetry"]),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

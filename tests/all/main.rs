@@ -29,4 +29,5 @@ mod secrets;
 mod service;
 mod slow;
 mod tokens;
+mod traces;
 mod waiting;

@@ -1,0 +1,156 @@
+//! Traces as a collector receives them: a span per request, and below it one per vote.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::routing::post;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message as _;
+use serde_json::json;
+
+use crate::support::{Cluster, eventually, unique};
+
+/// A collector that keeps all spans.
+struct Collector {
+    address: SocketAddr,
+    spans: Arc<Mutex<Vec<Span>>>,
+}
+
+impl Collector {
+    async fn start() -> Self {
+        let spans: Arc<Mutex<Vec<Span>>> = Arc::default();
+        let kept = Arc::clone(&spans);
+        let take = async move |body: Bytes| {
+            let request = ExportTraceServiceRequest::decode(body).expect("OTLP");
+            let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
+            kept.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/v1/traces", post(take));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { address, spans }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        self.spans.lock().unwrap().clone()
+    }
+}
+
+/// What a span says of itself under `key`.
+fn said(span: &Span, key: &str) -> String {
+    let value = span.attributes.iter().find(|attribute| attribute.key == key);
+    match value.and_then(|attribute| attribute.value.clone()).and_then(|value| value.value) {
+        Some(AnyValue::StringValue(text)) => text,
+        Some(AnyValue::IntValue(number)) => number.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const CALLER: &str = "00f067aa0ba902b7";
+
+#[tokio::test]
+async fn a_request_is_a_span_of_its_callers_trace_with_a_span_below_it_for_each_vote() {
+    let collector = Collector::start().await;
+    let mut cluster = Cluster::new(3);
+    let mut server = cluster.server(&["--otlp-endpoint", &collector.url()]).await;
+    server.all_voting().await;
+    let api = server.api();
+    let call = async |decision: &str, path: String| {
+        let parent = format!("00-{TRACE}-{CALLER}-{decision}");
+        let headers = [
+            ("traceparent", parent.as_str()),
+            ("x-request-id", "mine"),
+            ("content-type", "application/json"),
+        ];
+        api.send("POST", &path, &headers, b"{}").await.ok();
+    };
+    let name = unique("traced");
+    call("01", format!("/v1/locks/{name}/acquire")).await;
+    call("00", format!("/v1/locks/{}/acquire", unique("untraced"))).await;
+    cluster.nodes[1].kill();
+    eventually("the death is seen", || async {
+        api.get("/v1/nodes").await.ok()["nodes"][1]["state"] == "down"
+    })
+    .await;
+    call("01", format!("/v1/fencing/{name}/issue")).await;
+    // What is not sent yet is sent at the end.
+    server.terminate();
+    assert_eq!(server.ended().await.code(), Some(0));
+
+    let spans = collector.spans();
+    let trace: Vec<_> = spans.iter().filter(|span| hex::encode(&span.trace_id) == TRACE).collect();
+    let of = |route: &str| {
+        let mut found = trace.iter().filter(|span| said(span, "http.route") == route);
+        let request = found.next().unwrap_or_else(|| panic!("no span of {route} in {trace:?}"));
+        assert!(found.next().is_none(), "{route}: the caller that decides against it is heard");
+        assert_eq!(hex::encode(&request.parent_span_id), CALLER);
+        assert_eq!(request.name, format!("POST {route}"));
+        assert_eq!(said(request, "http.response.status_code"), "200");
+        assert_eq!(said(request, "quorate.request_id"), "mine");
+        let votes = trace.iter().filter(|span| span.parent_span_id == request.span_id);
+        let mut votes: Vec<_> = votes
+            .map(|vote| ["quorate.node", "quorate.op", "quorate.outcome"].map(|key| said(vote, key)))
+            .collect();
+        votes.sort();
+        votes
+    };
+    assert_eq!(
+        of("/v1/locks/{name}/acquire"),
+        [["n1", "acquire", "done"], ["n2", "acquire", "done"], ["n3", "acquire", "done"]]
+    );
+    assert_eq!(
+        of("/v1/fencing/{name}/issue"),
+        [["n1", "issue", "done"], ["n2", "issue", "down"], ["n3", "issue", "done"]]
+    );
+    assert!(!format!("{spans:?}").contains(&name), "no span has a name in it");
+    // Nobody decided for the others, so that each is its own trace.
+    let nodes = spans.iter().find(|span| said(span, "http.route") == "/v1/nodes").expect("traced too");
+    assert!(nodes.parent_span_id.is_empty() && hex::encode(&nodes.trace_id) != TRACE);
+}
+
+#[tokio::test]
+async fn only_the_share_that_was_asked_for_is_traced_unless_the_caller_decides() {
+    let collector = Collector::start().await;
+    let cluster = Cluster::new(1);
+    let more = ["--otlp-endpoint", &collector.url(), "--otlp-sample-ratio", "0"];
+    let mut server = cluster.server(&more).await;
+    let api = server.api();
+    for _ in 0..50 {
+        api.acquire(&unique("share"), json!({})).await.ok();
+    }
+    let parent = format!("00-{TRACE}-{CALLER}-01");
+    api.send("GET", "/livez", &[("traceparent", &parent)], b"").await.ok();
+    server.terminate();
+    assert_eq!(server.ended().await.code(), Some(0));
+    let spans = collector.spans();
+    assert_eq!(spans.len(), 1, "{spans:?}");
+    assert_eq!(said(&spans[0], "http.route"), "/livez");
+}
+
+#[tokio::test]
+async fn a_collector_that_is_not_there_costs_a_line_in_the_log_and_nothing_else() {
+    let cluster = Cluster::new(1);
+    let more = ["--otlp-endpoint", "http://127.0.0.1:1", "--shutdown-timeout", "3s"];
+    let mut server = cluster.server(&more).await;
+    let api = server.api();
+    for _ in 0..3_000 {
+        api.get("/livez").await.ok();
+    }
+    eventually("it is told", || async { server.log().contains("traces cannot be sent") }).await;
+    let told = Instant::now();
+    server.terminate();
+    assert_eq!(server.ended().await.code(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(4), "{:?}", told.elapsed());
+    assert_eq!(server.log().matches("traces cannot be sent").count(), 1, "{}", server.log());
+}
