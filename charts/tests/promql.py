@@ -35,6 +35,9 @@ COUNTERS = {
     "quorate_undos_total": {"outcome": {"done", "expired", "abandoned"}},
     "quorate_node_requests_total": {"node": None, "op": OPERATIONS, "outcome": OUTCOMES_NODE},
     "quorate_http_requests_total": {"method": None, "route": None, "status": None},
+    "quorate_http_refused_total": {
+        "reason": {"connections", "in_flight", "header_timeout", "body_timeout", "header_bytes", "malformed"},
+    },
 }
 HISTOGRAMS = {
     "quorate_acquire_duration_seconds": {"primitive": PRIMITIVES},
@@ -50,6 +53,8 @@ GAUGES = {
     "quorate_node_state": {"node": None, "state": STATES},
     "quorate_pool_connections": {"node": None, "state": {"calls", "hints"}},
     "quorate_quorum_available": {},
+    "quorate_http_connections": {},
+    "quorate_http_in_flight": {},
     "quorate_build_info": {"version": None},
 }
 

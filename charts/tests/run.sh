@@ -4,8 +4,10 @@
 #
 #   charts/tests/run.sh
 #
-#   QUORATE_METRICS_URL=http://127.0.0.1:8080/metrics   also asks a real Prometheus every panel's
-#                                                       and every rule's query; that server needs
+# Every panel's and every rule's query is asked of a real Prometheus, which watches a debug build
+# of this tree under load for half a minute.
+#
+#   QUORATE_METRICS_URL=http://127.0.0.1:8080/metrics   asks about that server instead, which needs
 #                                                       load meanwhile
 #   QUORATE_CONTAINER_TEST=1                            also builds and runs the image (slow)
 #
@@ -32,6 +34,8 @@ step() {
         failed="$failed '$name'"
     fi
 }
+
+build() { (cd "$root" && { ! command -v cargo > /dev/null || cargo build -q --locked --bin quorate; }); }
 
 # promtool and prometheus: from PATH, or unpacked from Debian's package, which starts no service
 # and needs no root.
@@ -89,10 +93,19 @@ if [ -n "$python" ]; then
     for manifest in "$root"/examples/kubernetes/*.yaml; do
         step "${manifest##*/}" "$tools/venv/bin/kubernetes-validate" --strict -k 1.31 "$manifest"
     done
-    if [ -z "${QUORATE_METRICS_URL:-}" ]; then
-        skip "no QUORATE_METRICS_URL, panels and rules not asked of a live server"
-    elif [ -z "$prometheus" ]; then
+    if [ -z "$prometheus" ]; then
         skip "no prometheus, panels and rules not asked of a live server"
+    elif [ -z "${QUORATE_METRICS_URL:-}" ]; then
+        # Built by cargo's tests already, where those ran before.
+        binary=${CARGO_TARGET_DIR:-$root/target}/debug/quorate
+        if ! command -v redis-server > /dev/null; then
+            skip "no redis-server, panels and rules not asked of a live server"
+        elif ! command -v cargo > /dev/null && [ ! -x "$binary" ]; then
+            skip "no cargo to build the server with, panels and rules not asked of a live one"
+        else
+            step "build of the server" build
+            step "live" "$python" "$here/live.py" "$binary" --prometheus "$prometheus" --promtool "$promtool"
+        fi
     else
         step "live" "$python" "$here/check_live.py" --metrics-url "$QUORATE_METRICS_URL" \
             --prometheus "$prometheus" --promtool "$promtool"
