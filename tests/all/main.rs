@@ -17,6 +17,7 @@ mod chaos;
 mod cli_run;
 mod dev_server;
 mod disconnects;
+mod documented;
 mod drain;
 mod hold;
 mod http_edge;
