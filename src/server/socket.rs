@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Linux tells an end that stands behind unread bytes; elsewhere only a reset is seen.
@@ -57,11 +57,20 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(context))?;
-            // Into memory that is not cleared before: hyper's buffers are large, requests small.
-            match self.0.try_read_buf(buffer) {
-                Ok(_) => return Poll::Ready(Ok(())),
+            let room = buffer.remaining();
+            let mut read = None;
+            let outcome = self.0.try_io(Interest::READABLE, || {
+                // Into memory that is not cleared before: hyper's buffers are large, requests small.
+                let length = self.0.try_read_buf(buffer)?;
+                read = Some(length);
+                // Less than there is room for: the socket is empty. To say so spares hyper the
+                // look that it takes for another request after each.
+                if (1..room).contains(&length) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match outcome {
+                _ if read.is_some() => return Poll::Ready(Ok(())),
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
-                Err(cause) => return Poll::Ready(Err(cause)),
+                done => return Poll::Ready(done),
             }
         }
     }
