@@ -541,12 +541,12 @@ pub fn publish(channels: &[Arc<str>]) -> Command {
 
 /// Command of status.lua.
 pub fn status(keys: &Keys) -> Command {
-    Command::new(Script::Status).key(&keys.marker())
+    Command::new(Script::Status).key(keys.marker())
 }
 
 /// Command of mark.lua: from the marker `seen` (`None` = absent) to `new`.
 pub fn mark(keys: &Keys, seen: Option<&str>, new: &str) -> Command {
-    Command::new(Script::Mark).key(&keys.marker()).arg(seen.unwrap_or("")).arg(new)
+    Command::new(Script::Mark).key(keys.marker()).arg(seen.unwrap_or("")).arg(new)
 }
 
 /// Reads the marker in an answer of status.lua or mark.lua.

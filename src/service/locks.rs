@@ -86,7 +86,7 @@ impl Service {
             .held
             .iter()
             .filter_map(|(key, holdings)| {
-                let name = Name::new(key.strip_prefix(&base)?).ok()?;
+                let name = Name::new(key.strip_prefix(base)?).ok()?;
                 let nodes = Nodes {
                     granted: 0,
                     held: holdings.len() as u32,
@@ -96,7 +96,7 @@ impl Service {
                 Some((name, self.inspection(key, holdings, &[], nodes)))
             })
             .collect();
-        let next_after = page.next_after.and_then(|key| key.strip_prefix(&base).map(str::to_owned));
+        let next_after = page.next_after.and_then(|key| key.strip_prefix(base).map(str::to_owned));
         Ok(LockPage { locks, next_after })
     }
 
