@@ -350,7 +350,7 @@ impl Extended {
     }
 }
 
-/// Command of heal.lua: gives `extended` back to a node that lost it.
+/// Command of heal.lua: gives `extended` back to a node that lost it, until its clock is `ends_ms`.
 pub fn heal(
     keys: &Keys,
     bounds: &Bounds,
@@ -358,7 +358,7 @@ pub fn heal(
     lease: &LeaseId,
     token: Token,
     extended: &Extended,
-    remaining_ms: u64,
+    ends_ms: u64,
 ) -> Command {
     let slots = &extended.slots;
     let command = Command::new(Script::Heal).key(&keys.tombstone(lease));
@@ -366,7 +366,7 @@ pub fn heal(
         .with_slots(command, slots)
         .arg(lease.expose())
         .token(token.get())
-        .number(remaining_ms)
+        .number(ends_ms)
         .number(extended.ttl_ms)
         .number(bounds.ahead_us())
         .number(bounds.fence_retention_ms)

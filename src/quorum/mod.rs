@@ -589,8 +589,7 @@ impl Engine {
                 self.heal(scope, handle, &stored, valid_until, votes);
                 Extension::Extended { stored, valid_until, nodes }
             }
-            // Nodes that did not answer may hold it too, and with them a quorum.
-            (Verdict::Rejected, _) if votes.count.yes + votes.count.failed < quorum_of(self.total()) => {
+            (Verdict::Rejected, _) => {
                 // What a minority still holds would only be in the way.
                 let until = self.settle_until(self.options.max_ttl_ms);
                 self.undo(scope, &handle.id, u64::MAX, until, true, None);
@@ -601,6 +600,7 @@ impl Engine {
     }
 
     /// Gives the lease back to nodes that said they lost it, and to stragglers that say so later.
+    /// No answer is waited for, let alone counted.
     fn heal(
         self: &Arc<Self>,
         scope: &Scope,
@@ -613,31 +613,30 @@ impl Engine {
         if lost.is_empty() && ballot.is_empty() {
             return;
         }
-        let command = {
+        let heal = {
             let (engine, scope, stored) = (Arc::clone(self), scope.clone(), stored.clone());
-            move || {
+            move |(i, node_ms): (usize, u64)| {
+                // From the node's answer on, less than what was left when it arrived here.
                 let left = valid_until.saturating_duration_since(engine.clock.now()).as_millis() as u64;
-                (left > 0).then(|| {
-                    let (keys, bounds) = (&engine.keys, &engine.bounds);
-                    Arc::new(calls::heal(keys, bounds, &scope, &handle.id, handle.token, &stored, left))
-                })
+                if left > 0 {
+                    let (keys, bounds, ends_ms) = (&engine.keys, &engine.bounds, node_ms + left);
+                    let LeaseHandle { id, token } = &handle;
+                    let command = calls::heal(keys, bounds, &scope, id, *token, &stored, ends_ms);
+                    drop(engine.members[i].vote(&Arc::new(command)));
+                }
             }
         };
-        if let Some(command) = (!lost.is_empty()).then(&command).flatten() {
-            for i in lost {
-                drop(self.members[i].vote(&command));
-            }
-        }
+        lost.into_iter().for_each(&heal);
         if ballot.is_empty() {
             return;
         }
-        let members = self.members.clone();
         tokio::spawn(async move {
             while let Some((i, answer)) = ballot.next().await {
-                if let Ok(None) = answer.and_then(Extended::read)
-                    && let Some(command) = command()
-                {
-                    drop(members[i].vote(&command));
+                if let Ok(answer) = answer {
+                    let node_ms = answer.node_ms;
+                    if let Ok(None) = Extended::read(answer) {
+                        heal((i, node_ms));
+                    }
                 }
             }
         });
@@ -669,7 +668,7 @@ impl Engine {
     }
 
     /// Releases without waiting, on the nodes in the bit set; what a node does not confirm is
-    /// tried again until the lease has expired by itself.
+    /// tried again.
     /// `tell` wakes those who wait: not for a lost round, whose own undo would wake its contender.
     fn undo(
         self: &Arc<Self>,
@@ -883,14 +882,15 @@ struct ExtendVotes {
     count: Count,
     /// What the node with the least remaining time stores.
     stored: Option<Extended>,
-    /// Nodes that do not hold it.
-    lost: SmallVec<[usize; 5]>,
+    /// Nodes that do not hold it, and their clocks when they said so.
+    lost: SmallVec<[(usize, u64); 5]>,
     /// Votes still out.
     ballot: Ballot,
 }
 
 impl ExtendVotes {
     fn take(&mut self, i: usize, answer: Result<crate::node::Answer, NodeError>) {
+        let node_ms = answer.as_ref().map_or(0, |answer| answer.node_ms);
         match answer.and_then(Extended::read) {
             Ok(Some(extended)) => {
                 self.count.yes += 1;
@@ -900,7 +900,7 @@ impl ExtendVotes {
             }
             Ok(None) => {
                 self.count.no += 1;
-                self.lost.push(i);
+                self.lost.push((i, node_ms));
             }
             Err(_) => self.count.failed += 1,
         }

@@ -184,13 +184,19 @@ fn extend(now_us: u64) -> impl Strategy<Value = Timed> {
 }
 
 fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
-    let lives = (life(&["50000", "150000"]), one_of(&["100000", "200000"]), retention());
+    // Far away, or over, or odd.
+    let ends = prop_oneof![
+        20 => select(vec![1_000_000, 2_000_000]).prop_map(move |left| (now_us / 1000 + left).to_string()),
+        3 => Just((now_us / 1000).to_string()),
+        1 => one_of(&["0", "-700000", "1.5", "x", ""]),
+    ];
+    let lives = (ends, one_of(&["100000", "200000"]), retention());
     (marker(), lease(), one_of(&REQUESTS), token(now_us), lives, ahead(), data()).prop_map(
-        |(marker, (lease, scope), request, token, (remaining, ttl, retention), ahead, data)| {
+        |(marker, (lease, scope), request, token, (ends, ttl, retention), ahead, data)| {
             let keys = [vec![tombstone(&lease)], scope.keys.clone()].concat();
-            let args = vec![lease, token, remaining.0, ttl, ahead, retention.0, request];
+            let args = vec![lease, token, ends, ttl, ahead, retention.0, request];
             let args = [args, vec![scope.count(), data], scope.slots].concat();
-            (script(Script::Heal, marker.0, &keys, &args), remaining.1 || retention.1)
+            (script(Script::Heal, marker.0, &keys, &args), retention.1)
         },
     )
 }

@@ -172,10 +172,14 @@ fn extend(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ttl: &str) 
 }
 
 fn heal(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64) -> String {
+    heal_until(node, on, lease, token, NOW_MS + 20_000)
+}
+
+fn heal_until(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ends_ms: u64) -> String {
     let keys = [vec![tombstone(lease)], on.keys()].concat();
     let args = [
         vec![lease.to_owned(), format!("{token:016}")],
-        numbers(&[20_000, TTL, MINUTE_US, RETENTION]),
+        numbers(&[ends_ms, TTL, MINUTE_US, RETENTION]),
         strings(&["-"]),
         numbers(&[on.n()]),
         strings(&["{}"]),
@@ -478,6 +482,41 @@ fn healing_comes_too_late_once_a_later_token_is_known() {
 }
 
 #[test]
+fn a_healing_that_comes_when_the_lease_is_over_leaves_nothing() {
+    let node = node();
+    at(&node, 20_000);
+    assert_eq!(heal(&node, &LOCK, A, P), "0");
+    assert_eq!(node.keys(), ["q:node"]);
+}
+
+#[test]
+fn what_was_healed_and_released_is_not_brought_back_by_what_comes_late() {
+    for on in [LOCK, BOTH, On::Slots(&[3])] {
+        let node = node();
+        assert_eq!(heal(&node, &on, A, P), "1");
+        assert_eq!(release(&node, &on, A), "1");
+        // The acquire that was overtaken by all of this, and another healing.
+        assert_eq!(acquire(&node, &on, &ASK), "-3");
+        assert_eq!(heal_until(&node, &on, A, P, NOW_MS + 20_001), "0");
+        // A contender that was here meanwhile makes no difference.
+        acquire(&node, &on, &Ask { lease: B, proposed: P + 1, ..ASK });
+        release(&node, &on, B);
+        assert_eq!(acquire(&node, &on, &ASK), "-3");
+        assert_eq!(heal_until(&node, &on, A, P, NOW_MS + 20_001), "0");
+        assert!(read(&node, &LOCK).find(A).is_none());
+    }
+}
+
+#[test]
+fn what_was_healed_and_has_expired_is_healed_again() {
+    let node = node();
+    assert_eq!(heal(&node, &LOCK, A, P), "1");
+    at(&node, 20_000);
+    assert_eq!(heal_until(&node, &LOCK, A, P, NOW_MS + 30_000), "1");
+    assert_eq!(read(&node, &LOCK), format!("1 [10000 30000 {P} {P} {A} {{}}]"));
+}
+
+#[test]
 fn a_healing_that_its_release_overtook_leaves_nothing() {
     let node = node();
     acquire(&node, &LOCK, &ASK);
@@ -491,7 +530,7 @@ fn an_expired_copy_of_the_lease_itself_is_healed() {
     let node = node();
     acquire(&node, &LOCK, &ASK);
     at(&node, TTL + 5);
-    assert_eq!(heal(&node, &LOCK, A, P), "1");
+    assert_eq!(heal_until(&node, &LOCK, A, P, NOW_MS + TTL + 20_005), "1");
     assert_eq!(read(&node, &LOCK), format!("1 [20000 30000 {P} {P} {A} {{}}]"));
 }
 

@@ -2,21 +2,25 @@
 -- Never a vote: the caller does not count the answer.
 --
 -- KEYS  marker, tombstone of the lease, key × n, [index of the semaphore]
--- ARGV  1 marker   2 lease id   3 token, 16 digits   4 remaining, ms   5 ttl as granted, ms
---       6 how far the token may be ahead, µs    7 fence retention, ms
+-- ARGV  1 marker   2 lease id   3 token, 16 digits   4 its end by this node's clock, ms
+--       5 ttl as granted, ms   6 how far the token may be ahead, µs    7 fence retention, ms
 --       8 request as stored     9 n      10 data     11… slot × n, with an index
--- Reply {1, now} healed; {0, now} somebody else's, or a later token is known, or this lease
---       was released here; {-1, …}; {-2, now}; {-3, now}
+-- Reply {1, now} healed; {0, now} over, or somebody else's, or a later token is known, or this
+--       lease was released here; {-1, …}; {-2, now}; {-3, now}
+--
+-- Its acquire may come even later than this: a tombstone that says 'healed' stops it, since a
+-- release finds the lease here and leaves none.
 local marks = redis.call('MGET', KEYS[1], KEYS[2])
 if marks[1] ~= ARGV[1] then return {-1, 0, marks[1]} end
 local now, now_us = clock()
-if marks[2] then return {-3, now} end
+if marks[2] == '' then return {-3, now} end
 local token = tonumber(ARGV[3])
 if token > now_us + ARGV[6] then return {-2, now} end
 
 local n = tonumber(ARGV[9])
 local index = KEYS[3 + n]
-local remaining = tonumber(ARGV[4])
+local ends = tonumber(ARGV[4])
+if ends <= now then return {0, now} end
 local fences = {}
 for i = 3, 2 + n do
   fences[i] = ARGV[3]
@@ -27,25 +31,28 @@ for i = 3, 2 + n do
       if lease ~= ARGV[2] then return {0, now} end
       -- Held here, but not whole: another key of it was lost, or its place in the index.
       -- What is left is never shortened, and keeps the tokens that were issued since.
-      remaining = math.max(remaining, expires - now)
+      ends = math.max(ends, expires)
       if fence > token then fences[i] = string.sub(record, 1, 16) end
     elseif fence > token or (fence == token and lease == '') then
       -- A later lease has been here and is gone, or this one was released:
-      -- what was sent to heal it is late.
+      -- what was sent to heal it is late. Which of them it was cannot be told any more once a
+      -- contender has raised the fence, so nothing is healed then.
       return {0, now}
     end
   end
 end
 
-local lease = ' ' .. ARGV[3] .. ' ' .. (now + remaining) .. ' ' .. ARGV[2] .. ' ' ..
+local remaining = ends - now
+local lease = ' ' .. ARGV[3] .. ' ' .. ends .. ' ' .. ARGV[2] .. ' ' ..
   ARGV[5] .. ' ' .. ARGV[8] .. ' ' .. ARGV[10]
 if index then
   -- Before the records: an index of the wrong type fails here, where nothing is written yet.
-  for i = 11, 10 + n do redis.call('ZADD', index, now + remaining, ARGV[i]) end
+  for i = 11, 10 + n do redis.call('ZADD', index, ends, ARGV[i]) end
 end
 for i = 3, 2 + n do
   redis.call('SET', KEYS[i], fences[i] .. lease, 'PX', remaining + ARGV[7])
 end
+redis.call('SET', KEYS[2], 'healed', 'PX', remaining + ARGV[7])
 if index then
   if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
   redis.call('SET', index .. '//' .. ARGV[2], table.concat(ARGV, ' ', 11, 10 + n), 'PX', remaining)
