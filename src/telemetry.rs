@@ -66,7 +66,7 @@ const RELEASES: [&str; 3] = ["released", "not_held", "no_quorum"];
 pub enum Undo {
     /// The node confirmed it.
     Done,
-    /// Tried again until the lease had expired by itself.
+    /// Refused by the node until the lease had expired by itself.
     Expired,
     /// Dropped because too many were waiting.
     Abandoned,

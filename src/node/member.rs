@@ -416,8 +416,11 @@ impl ReplyWatcher for Member {
                 }
                 self.complain(command, why);
                 if command.script == Script::Release {
+                    // What a node refuses is not repeated for ever. But one that was not reached
+                    // may have the acquire before it still, however long ago that was sent.
+                    let refused = matches!(why, NodeError::Redis(_) | NodeError::Nonsense);
                     let now = self.clock.now();
-                    if command.settle.is_some_and(|settle| settle.until > now) {
+                    if !refused || command.settle.is_some_and(|settle| settle.until > now) {
                         self.owe(Arc::clone(command));
                         self.wake.notify_one();
                     } else {
