@@ -23,6 +23,7 @@ mod hold;
 mod http_edge;
 mod layers;
 mod nodes_down;
+mod nonsense;
 mod parity;
 mod quarantine;
 mod redis_node;
