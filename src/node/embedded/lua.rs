@@ -4,7 +4,7 @@
 //! numbers go out as `%.17g` and come back cut to integers, nil and false are
 //! one, a list ends at its first nil, an error is a table with a field `err`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table};
 
@@ -44,7 +44,15 @@ return run
 /// How deep a reply may nest.
 const DEPTH_MAX: usize = 32;
 
-/// The scripts, compiled.
+/// The scripts as Lua compiles them, once for all nodes of the process: a simulation makes many.
+static COMPILED: LazyLock<mlua::Result<Vec<Vec<u8>>>> = LazyLock::new(|| {
+    let lua = Lua::new_with(StdLib::NONE, LuaOptions::new())?;
+    let compile =
+        |script: &Script| Ok(lua.load(script.text()).set_name("@user_script").into_function()?.dump(false));
+    Script::ALL.iter().map(compile).collect()
+});
+
+/// The scripts, ready to run.
 pub(super) struct Engine {
     lua: Lua,
     globals: Table,
@@ -53,7 +61,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Compiles the scripts over `keyspace`.
+    /// The scripts over `keyspace`.
     pub(super) fn new(keyspace: Arc<Mutex<Keyspace>>) -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::TABLE | StdLib::STRING | StdLib::MATH, LuaOptions::new())?;
         let execute = lua.create_function(move |lua, words: MultiValue| {
@@ -69,9 +77,9 @@ impl Engine {
             into_lua(lua, reply)
         })?;
         let run = lua.load(PRELUDE).set_name("@prelude").call(execute)?;
-        let scripts = (Script::ALL.iter())
-            .map(|script| lua.load(script.text()).set_name("@user_script").into_function())
-            .collect::<mlua::Result<_>>()?;
+        let compiled = COMPILED.as_ref().map_err(Clone::clone)?;
+        let scripts =
+            compiled.iter().map(|code| lua.load(&code[..]).into_function()).collect::<mlua::Result<_>>()?;
         Ok(Self { globals: lua.globals(), lua, run, scripts })
     }
 
