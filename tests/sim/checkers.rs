@@ -23,6 +23,8 @@ pub struct Lease {
     /// In the order of events: when its call began, and when it was told.
     began: u64,
     told: u64,
+    /// When its call began, ms.
+    began_ms: u64,
     /// Until when its holder may believe in it.
     valid_until: Instant,
     /// The holder does not believe in it any more.
@@ -36,6 +38,7 @@ pub struct Lease {
 /// The beginning of a call that may grant: every token told before it.
 pub struct Began {
     at: u64,
+    at_ms: u64,
     floor: Vec<u64>,
 }
 
@@ -139,7 +142,7 @@ impl Checkers {
     pub fn begin(&self) -> Began {
         let mut state = self.lock();
         state.order += 1;
-        Began { at: state.order, floor: state.floor.clone() }
+        Began { at: state.order, at_ms: self.world.ms(), floor: state.floor.clone() }
     }
 
     /// A token was issued without a lease.
@@ -213,6 +216,7 @@ impl Checkers {
             client,
             began: began.at,
             told,
+            began_ms: began.at_ms,
             valid_until: Instant::now(),
             given_up: false,
             told_in_time: None,
@@ -297,6 +301,32 @@ impl Checkers {
             }
         }
         self.told(index, valid_until);
+    }
+
+    /// The server says that it is not held any more, and its holder stops believing in it. Before
+    /// its time, only data that was lost meanwhile can be the reason.
+    pub fn lost(&self, index: usize) {
+        let forgot_ms = self.world.lock().forgot_ms;
+        let mut state = self.lock();
+        let lease = &state.leases[index];
+        let valid = !lease.given_up && lease.valid_until > Instant::now();
+        if self.exclusive && valid && forgot_ms.is_none_or(|at| at < lease.began_ms) {
+            let what = format!(
+                "the lease of r{} with token {} is said to be lost, but no node has forgotten it",
+                lease.resources[0],
+                lease.handle.token.get()
+            );
+            self.violated(&mut state, what);
+        }
+        state.leases[index].given_up = true;
+    }
+
+    /// The holder has left, and its server undoes the lease.
+    pub fn undone(&self, index: usize) {
+        let mut state = self.lock();
+        state.order += 1;
+        state.leases[index].given_up = true;
+        state.leases[index].released = Some(state.order);
     }
 
     /// The holder stops believing in it.

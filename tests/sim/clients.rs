@@ -342,8 +342,22 @@ impl Client {
     async fn use_it(&mut self, mut holding: Holding, options: &AcquireOptions) {
         let town = Arc::clone(&self.town);
         let checkers = &town.checkers;
-        let steps = self.rng.random_range(1..=4);
+        // Some hold on for as long as they are not told that it is lost, also when they cannot
+        // believe in it any more.
+        let stubborn = self.chance(20);
+        let steps = if stubborn { 12 } else { self.rng.random_range(1..=4) };
         for _ in 0..steps {
+            if stubborn {
+                let pause = self.ms(0, holding.ttl_ms / 2);
+                sleep(pause).await;
+                if !self.extend(&mut holding).await {
+                    return;
+                }
+                if self.is_over() {
+                    break;
+                }
+                continue;
+            }
             match self.rng.random_range(0..100) {
                 0..35 => {
                     let work = self.ms(0, 80);
@@ -422,7 +436,7 @@ impl Client {
                 self.failed(&why);
                 let lost = matches!(why, ServiceError::LeaseLost { .. });
                 if lost {
-                    town.checkers.give_up(holding.index);
+                    town.checkers.lost(holding.index);
                 }
                 !lost
             }
@@ -504,8 +518,9 @@ impl Client {
                 HoldEvent::Lost { .. } | HoldEvent::Released { .. } => break,
             }
         }
+        drop(stream);
         if let Some(index) = index {
-            town.checkers.give_up(index);
+            town.checkers.undone(index);
         }
         town.world.note(("hold ends", [self.id as u64, 0, 0]), || format!("c{} {held:?}", self.id));
     }

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use quorate::clock::Clock;
 use quorate::node::embedded::EmbeddedNode;
-use quorate::node::{BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, ReplyTo, Value};
+use quorate::node::{
+    BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, ReplyTo, Script, Value,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::{Notify, oneshot};
@@ -238,10 +240,9 @@ struct NodeState {
     start: u32,
     stopped: bool,
     stop: u64,
+    flushed: bool,
     /// Messages that arrived while it was stopped.
     backlog: Vec<(Way, Message)>,
-    /// Whether it lost data, ever.
-    pub lost_data: bool,
 }
 
 pub struct Inner {
@@ -260,9 +261,51 @@ pub struct Inner {
     buried: Vec<Call>,
     runs: u64,
     pub history: History,
-    pub crashes: u32,
+    pub ledger: Ledger,
+    /// When a node last lost its data.
+    pub forgot_ms: Option<u64>,
     /// How far nodes' clocks went back in all, ms: leases that had expired there live again.
     pub stepped_back_ms: u64,
+}
+
+/// Which node was made to store which lease and was not told since to forget it. Whether the
+/// lease has expired by itself makes no difference: who owes a release must not count on that.
+#[derive(Default)]
+pub struct Ledger {
+    open: BTreeMap<(usize, String), u64>,
+    /// Leases that a retry has taken over: an earlier attempt's undo leaves them alone.
+    claimed: BTreeSet<String>,
+    /// Which processes had to do with a lease: what they owe dies with them.
+    touched: BTreeMap<String, BTreeSet<(usize, u32)>>,
+}
+
+impl Ledger {
+    fn ran(&mut self, way: Way, command: &Command, done: bool, now: u64) {
+        let args: Vec<&str> = command.args().collect();
+        let (lease, claim) = match command.script {
+            // Its record ends with the lease's id and more.
+            Script::Acquire => (&args[2][..32], None),
+            Script::Extend => (args[0], args.get(4)),
+            Script::Release => (args[0], args.get(2)),
+            Script::Heal => (args[0], None),
+            _ => return,
+        };
+        let claim = claim.filter(|&&claim| claim != "-");
+        self.touched.entry(lease.to_owned()).or_default().insert((way.server, way.life));
+        match command.script {
+            Script::Acquire | Script::Heal if done => {
+                self.open.insert((way.node, lease.to_owned()), now);
+            }
+            // An undo that names a claim, or the lack of one, is not for what was claimed since.
+            Script::Release if claim.is_none() || !self.claimed.contains(lease) => {
+                self.open.remove(&(way.node, lease.to_owned()));
+            }
+            Script::Extend if done && claim.is_some() => {
+                self.claimed.insert(lease.to_owned());
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Everything outside of the servers.
@@ -305,8 +348,8 @@ impl World {
                     start: 0,
                     stopped: false,
                     stop: 0,
+                    flushed: false,
                     backlog: Vec::new(),
-                    lost_data: false,
                 }
             })
             .collect();
@@ -333,7 +376,8 @@ impl World {
             buried: Vec::new(),
             runs: 0,
             history: History::new(printed),
-            crashes: 0,
+            ledger: Ledger::default(),
+            forgot_ms: None,
             stepped_back_ms: 0,
         };
         Arc::new(Self {
@@ -580,6 +624,7 @@ impl World {
             Body::Call { command, marker } => {
                 let value = embedded.eval(command, marker.as_ref());
                 let refused = value.as_ref().map_or_else(|_| 9, code);
+                self.lock().ledger.ran(way, command, refused == DONE, self.ms());
                 let what = [(way.server * 10 + way.node) as u64, command.script as u64, refused as u64];
                 self.note(("run", what), || {
                     let way = format!("s{}→n{}", way.server + 1, way.node + 1);
@@ -779,9 +824,11 @@ impl World {
             state.stop += 1;
             state.start += 1;
             state.backlog.clear();
-            state.lost_data |= !keep_data;
             let run_id = format!("run-{node}-{}", state.start);
             state.embedded.restart(&run_id, keep_data);
+            if !keep_data {
+                inner.forgot(node, now);
+            }
             inner.push(now + down_ms, Event::Restart { node });
             for server in 0..inner.servers.len() {
                 if !inner.servers[server].alive {
@@ -800,11 +847,17 @@ impl World {
         });
     }
 
-    /// Loses all data of a node, which goes on running.
+    /// Loses all data of a node, which goes on running. Not of one that has lost or may have lost
+    /// data before: if it is marked again already by one server, another that has not seen that
+    /// takes the second loss for the first (a residual window, see `docs/guarantees.md`).
     pub fn flush_node(&self, node: usize) {
         let embedded = {
             let mut inner = self.lock();
-            inner.nodes[node].lost_data = true;
+            let state = &mut inner.nodes[node];
+            if std::mem::replace(&mut state.flushed, true) || state.start > 0 {
+                return;
+            }
+            inner.forgot(node, self.ms());
             Arc::clone(&inner.nodes[node].embedded)
         };
         embedded.flush();
@@ -841,7 +894,6 @@ impl World {
         if !inner.servers[server].alive {
             return;
         }
-        inner.crashes += 1;
         let state = &mut inner.servers[server];
         state.alive = false;
         let outbox = std::mem::take(&mut state.outbox);
@@ -941,32 +993,20 @@ impl World {
         self.lock().buried.clear();
     }
 
-    /// Leases that nodes hold now.
-    pub fn held(&self) -> Vec<Held> {
-        let nodes: Vec<_> = {
-            let inner = self.lock();
-            inner.nodes.iter().map(|n| (Arc::clone(&n.embedded), n.clock.wall_us() / 1000)).collect()
+    /// Leases that a node was made to store and not told to forget since: node, lease, when,
+    /// whether a retry took it over. Without those that a process had to do with which is dead.
+    pub fn unsettled(&self) -> Vec<(usize, String, u64, bool)> {
+        let inner = self.lock();
+        let ledger = &inner.ledger;
+        let lives = |&(server, life): &(usize, u32)| {
+            inner.servers[server].life == life && inner.servers[server].alive
         };
-        let mut held = Vec::new();
-        for (i, (node, now_ms)) in nodes.iter().enumerate() {
-            for key in node.keys() {
-                let Some(record) = node.get_raw(&key) else { continue };
-                let fields: Vec<&str> = record.splitn(7, ' ').collect();
-                if let [_, _, expires, lease, _, request, ..] = fields.as_slice()
-                    && let Ok(expires) = expires.parse::<u64>()
-                    && expires > *now_ms
-                {
-                    held.push(Held {
-                        node: i,
-                        key: key.clone(),
-                        lease: (*lease).to_owned(),
-                        left_ms: expires - now_ms,
-                        claimed: request.contains('+'),
-                    });
-                }
-            }
-        }
-        held
+        ledger
+            .open
+            .iter()
+            .filter(|((_, lease), _)| ledger.touched[lease].iter().all(lives))
+            .map(|((node, lease), &at)| (*node, lease.clone(), at, ledger.claimed.contains(lease)))
+            .collect()
     }
 
     /// Scripts run so far.
@@ -1007,6 +1047,9 @@ fn short(command: &Command, marker: Option<&Marker>, reply: &Result<Value, NodeE
     format!("{} | {} = {reply}", words(keys), words(args))
 }
 
+/// [`code`] of a script that did what it was asked for.
+const DONE: i64 = 5;
+
 /// The code that a script's reply begins with, +4, so that it is not negative.
 fn code(value: &Value) -> i64 {
     match value {
@@ -1016,16 +1059,6 @@ fn code(value: &Value) -> i64 {
         },
         _ => 0,
     }
-}
-
-/// A lease as a node stores it.
-pub struct Held {
-    pub node: usize,
-    pub key: String,
-    pub lease: String,
-    pub left_ms: u64,
-    /// A retry has taken it over.
-    pub claimed: bool,
 }
 
 /// Keeps the order of one connection: `next`, or right after `last`.
@@ -1064,6 +1097,12 @@ impl Inner {
     fn is_pending(&self, way: Way, id: u64) -> bool {
         let server = &self.servers[way.server];
         server.life == way.life && server.links[way.node].pending.contains_key(&id)
+    }
+
+    /// A node has lost its data.
+    fn forgot(&mut self, node: usize, now: u64) {
+        self.forgot_ms = Some(now);
+        self.ledger.open.retain(|(of, _), _| *of != node);
     }
 
     fn link(&mut self, way: Way) -> &mut Link {
@@ -1126,14 +1165,12 @@ impl Inner {
         let delay = self.delay(weather);
         let doubled = self.rng.random_range(0..100) < weather.doubled;
         let resent = self.rng.random_range(0..100) < weather.resent;
-        let mut at = (now + delay, self.next_order());
+        let at = (now + delay, self.next_order());
+        let mut at = following(&mut self.link(way).last_request, at);
         if resent {
-            // Refused for want of the script, and sent once more: later ones may be first.
-            at.0 += 1 + self.rng.random_range(0..=weather.slow_ms);
-        } else {
-            at = following(&mut self.link(way).last_request, at);
-        }
-        if doubled {
+            // Refused there for want of the script, and sent once more: later ones may be first.
+            at = (at.0 + 1 + self.rng.random_range(0..=weather.slow_ms), self.next_order());
+        } else if doubled {
             let twin = Message { body: message.body.clone(), ..message };
             let at = following(&mut self.link(way).last_request, at);
             self.heap.push(Reverse(Due { at_ms: at.0, order: at.1, event: Event::Arrive(way, twin) }));
