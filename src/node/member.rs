@@ -191,14 +191,11 @@ impl Member {
     /// Sends what needs no marker. A release that fails becomes a debt.
     pub fn tell(self: &Arc<Self>, command: &Arc<Command>) -> Pending {
         if command.settle.is_some() {
-            match &**self.gate.load() {
-                Gate::Shut(NodeError::Down) => {
-                    self.owe(Arc::clone(command));
-                    return Pending::Abstained(Some(NodeError::Down));
-                }
-                // Nothing of ours is there, and nothing there is ours to change.
-                Gate::Shut(why @ NodeError::Refused(_)) => return Pending::Abstained(Some(why.clone())),
-                _ => {}
+            // Nothing is changed at a node that is refused. But another server may see it
+            // otherwise, and may have been granted there what is released here.
+            if let Gate::Shut(why @ (NodeError::Down | NodeError::Refused(_))) = &**self.gate.load() {
+                self.owe(Arc::clone(command));
+                return Pending::Abstained(Some(why.clone()));
             }
         }
         Pending::Sent(self.submit(command, None))

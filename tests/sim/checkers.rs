@@ -36,6 +36,7 @@ pub struct Lease {
 }
 
 /// The beginning of a call that may grant: every token told before it.
+#[derive(Clone)]
 pub struct Began {
     at: u64,
     at_ms: u64,

@@ -247,13 +247,15 @@ impl Client {
     /// Asks for a lease, with a request id again and again; `None` where none was told.
     async fn acquire(&mut self, target: &Target, options: &AcquireOptions) -> Option<Holding> {
         let tries = if options.request.is_some() { 3 } else { 1 };
+        // A retry may get what an earlier attempt was granted, with the token of then.
+        let began = self.town.checkers.begin();
         for _ in 0..tries {
             let patience = match self.rng.random_range(0..100) {
                 0..15 => self.ms(0, 30),
                 15..30 => self.ms(0, options.wait_ms + 300),
                 _ => Duration::from_millis(options.wait_ms) + Duration::from_secs(4),
             };
-            let answer = self.ask(target, options, patience).await;
+            let answer = self.ask(target, options, patience, began.clone()).await;
             match answer {
                 Some(Ok(holding)) => return Some(holding),
                 Some(Err(_)) if !self.chance(40) => return None,
@@ -274,9 +276,9 @@ impl Client {
         target: &Target,
         options: &AcquireOptions,
         patience: Duration,
+        began: Began,
     ) -> Option<Result<Holding, ServiceError>> {
         let process = self.any_process();
-        let began = self.town.checkers.begin();
         let (id, server) = (self.id, process.server);
         self.town.world.note(("ask", [id as u64, server as u64, options.wait_ms]), || {
             let AcquireOptions { ttl_ms, wait_ms, request, .. } = options;
@@ -383,7 +385,8 @@ impl Client {
                 80..88 if options.request.is_some() && !holding.extended => {
                     // Asks again, as if it had not heard.
                     let patience = Duration::from_secs(3);
-                    drop(self.ask(&holding.target, options, patience).await);
+                    let began = town.checkers.begin();
+                    drop(self.ask(&holding.target, options, patience, began).await);
                 }
                 88..94 if matches!(holding.target, Target::Election(_)) => self.proclaim(&holding).await,
                 _ => self.look().await,
