@@ -4,28 +4,27 @@
 #
 #   tests/mutations/run.sh                all of them
 #   tests/mutations/run.sh no_quarantine  only these
-#   QUORATE_MUTATIONS_SHARE=2/3           the second third of them (for CI by rotation)
 #
 # Each FILE.patch begins with what is wrong and a line `Caught within: N seeds`.
 set -eu
 
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 tree=$(CDPATH= cd -- "$here/../.." && pwd)
-work=${QUORATE_MUTATIONS_DIR:-${TMPDIR:-/tmp}/quorate-mutations}
 target=${CARGO_TARGET_DIR:-$tree/target}
+work=${QUORATE_MUTATIONS_DIR:-$target/mutations}
 
 names=$*
 if [ -z "$names" ]; then
     names=$(cd "$here" && ls -- *.patch | sed 's/\.patch$//')
-    share=${QUORATE_MUTATIONS_SHARE:-1/1}
-    names=$(echo "$names" | awk -v part="${share%/*}" -v of="${share#*/}" 'NR % of == part % of')
 fi
 
 # A copy that nothing else builds in. What is compiled of other crates is taken over.
 mkdir -p "$work/tree" "$work/target/debug"
 for kind in deps build .fingerprint; do
     if [ -d "$target/debug/$kind" ] && [ ! -d "$work/target/debug/$kind" ]; then
-        cp -a "$target/debug/$kind" "$work/target/debug/$kind"
+        # Links do: what is compiled is replaced, never written to. What cargo notes is.
+        { [ $kind = deps ] && cp -al "$target/debug/$kind" "$work/target/debug/$kind" 2>/dev/null; } ||
+            cp -a "$target/debug/$kind" "$work/target/debug/"
     fi
 done
 export CARGO_TARGET_DIR="$work/target"
@@ -34,17 +33,21 @@ export CARGO_PROFILE_TEST_DEBUG=line-tables-only
 
 sync_tree() {
     # Only what differs is written, so that cargo sees no more changes than there are.
-    (cd "$tree" && find Cargo.toml Cargo.lock src tests/sim benches openapi -type f 2>/dev/null) |
+    (cd "$tree" && find Cargo.lock src tests/sim benches openapi -type f 2>/dev/null) |
     while read -r file; do
         if ! cmp -s "$tree/$file" "$work/tree/$file"; then
             mkdir -p "$work/tree/$(dirname "$file")"
             cp "$tree/$file" "$work/tree/$file"
         fi
     done
+    # The program itself is of no use here, and takes longest to link.
+    awk '/^\[/ { bin = 0 } /^\[\[bin\]\]/ { bin = 1 } !bin { print } /^\[package\]/ { print "autobins = false" }' \
+        "$tree/Cargo.toml" >"$work/manifest"
+    cmp -s "$work/manifest" "$work/tree/Cargo.toml" || cp "$work/manifest" "$work/tree/Cargo.toml"
 }
 
 build() {
-    (cd "$work/tree" && cargo test --test sim --no-run 2>&1) | tee "$work/build.log" |
+    (cd "$work/tree" && cargo test --locked --test sim --no-run 2>&1) | tee "$work/build.log" |
         sed -n 's/^ *Executable .*(\(.*\))$/\1/p' >"$work/binary"
     if [ ! -s "$work/binary" ]; then
         tail -n 40 "$work/build.log" >&2
@@ -70,7 +73,7 @@ for name in $names; do
         continue
     fi
     case $(cat "$work/binary") in /*) binary=$(cat "$work/binary") ;; *) binary=$work/tree/$(cat "$work/binary") ;; esac
-    (cd "$work/tree" && QUORATE_SIM_SEEDS=$limit "$binary" deployments --nocapture) >"$work/$name.log" 2>&1 || true
+    (cd "$work/tree" && QUORATE_SIM_SEEDS=$limit QUORATE_SIM_SECONDS=3600 "$binary" deployments --nocapture) >"$work/$name.log" 2>&1 || true
     caught=$(sed -n 's/^seed \([0-9]*\): .*/\1/p' "$work/$name.log" | head -n 1)
     if [ -n "$caught" ]; then
         promise=$(sed -n 's/^seed [0-9]*: \(.*\)/\1/p' "$work/$name.log" | head -n 1 | cut -c1-90)
