@@ -619,7 +619,13 @@ fn scale() -> Result<(), Error> {
         row("quorate", 3, connections, &measured, first);
     }
     for (what, path, body, count) in [
-        ("bare connection", "", "", 2000_usize),
+        ("silent connection", "", "", 2000_usize),
+        (
+            "idle connection",
+            "/v1/locks/idle/release",
+            "{\"lease_id\":\"0123456789abcdef0123456789abcdef0000000000002a\"}",
+            2000,
+        ),
         ("waiter", "/v1/locks/crowd/acquire", "{\"wait_ms\":60000}", 2000),
         ("held stream", "/v1/locks/held:N/hold", "{\"ttl_ms\":30000}", 2000),
     ] {
