@@ -56,7 +56,7 @@ fn reply() -> impl Strategy<Value = Result<Value, NodeError>> {
     let item = prop_oneof![3 => field(), 1 => list_of(field()), 1 => list_of(list_of(field()))];
     let shaped = (code, clock, proptest::collection::vec(item, 0..7))
         .prop_map(|(code, clock, rest)| Value::List([vec![Value::Int(code), clock], rest].concat()));
-    let nested = field().prop_recursive(6, 64, 6, |inner| list_of(inner));
+    let nested = field().prop_recursive(6, 64, 6, list_of);
     let error = select(vec![
         NodeError::Redis("WRONGTYPE odd".into()),
         NodeError::Nonsense,
