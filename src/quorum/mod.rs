@@ -32,6 +32,10 @@ use crate::node::quarantine::{Board, Standing};
 use crate::node::{Command, Node, NodeError, Settle};
 use crate::telemetry::metrics;
 
+/// How long the last votes are waited for where they tell a tie from a lease that is held.
+const TIE_PATIENCE_MIN: Duration = Duration::from_millis(2);
+const TIE_PATIENCE_MAX: Duration = Duration::from_millis(50);
+
 /// Settings of an engine.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -483,6 +487,18 @@ impl Engine {
             let Some((i, answer)) = ballot.next().await else { break };
             votes.take(i, answer, &mut grant);
         }
+        if votes.is_in_doubt() {
+            // A tie looks like a lease that is held until the last votes are in. They are about to
+            // be, and nobody waits longer than that for a node that hangs.
+            let patience = (2 * self.round_trip()).clamp(TIE_PATIENCE_MIN, TIE_PATIENCE_MAX);
+            let _ = tokio::time::timeout(patience, async {
+                while votes.is_in_doubt() {
+                    let Some((i, answer)) = ballot.next().await else { break };
+                    votes.take(i, answer, &mut grant);
+                }
+            })
+            .await;
+        }
         match votes.count.verdict() {
             Verdict::Carried => {}
             Verdict::Rejected => {
@@ -858,16 +874,26 @@ impl GrantVotes {
         verdict != Verdict::Open
     }
 
+    /// How many nodes named the same lease, at most.
+    fn most(&self) -> usize {
+        let count = |one: &Holding| self.holdings.iter().filter(|h| h.lease == one.lease).count();
+        self.holdings.iter().map(count).max().unwrap_or(0)
+    }
+
+    /// Whether the round is lost, and the votes that are out decide to whom, or to nobody.
+    fn is_in_doubt(&self) -> bool {
+        let (most, quorum) = (self.most(), quorum_of(self.count.total));
+        self.count.verdict() == Verdict::Rejected
+            && (1..quorum).contains(&most)
+            && self.count.pending() > 0
+            && most + self.count.pending() + self.count.failed >= quorum
+    }
+
     fn refusal(&self) -> Refusal {
         let total = self.count.total;
         let free = self.free + self.count.yes;
         let remaining = self.holdings.iter().map(|h| h.remaining_ms).chain(std::iter::repeat_n(0, free));
-        let most = self
-            .holdings
-            .iter()
-            .map(|one| self.holdings.iter().filter(|h| h.lease == one.lease).count())
-            .max()
-            .unwrap_or(0);
+        let most = self.most();
         Refusal {
             free_in_ms: tally::free_in(remaining, total),
             held: most + self.count.pending() + self.count.failed >= quorum_of(total) && most > 0,
@@ -904,5 +930,44 @@ impl ExtendVotes {
             }
             Err(_) => self.count.failed += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of four nodes, two have named the lease `holder` and one has granted; the fourth is out.
+    fn votes(holders: [u128; 2]) -> GrantVotes {
+        let mut votes = GrantVotes::new(4, 1);
+        votes.count = Count { total: 4, yes: 1, no: 2, failed: 0 };
+        votes.holdings.extend(holders.map(|bits| Holding {
+            lease: LeaseId::from_bits(bits),
+            token: Token::new(1).unwrap(),
+            remaining_ms: 100,
+            ttl_ms: 100,
+            data: String::new(),
+            same_request: false,
+            slots: Vec::new(),
+        }));
+        votes
+    }
+
+    #[test]
+    fn a_tie_is_told_from_a_lease_that_is_held_by_the_last_vote() {
+        let mut tie = votes([7, 7]);
+        assert!(tie.is_decided() && tie.is_in_doubt());
+        tie.count.yes += 1;
+        assert!(!tie.is_in_doubt());
+        assert!(!tie.refusal().held);
+
+        let mut held = votes([7, 7]);
+        held.holdings.push(held.holdings[0].clone());
+        held.count.no += 1;
+        assert!(!held.is_in_doubt());
+        assert!(held.refusal().held);
+
+        // Whoever has the last one of them has no quorum.
+        assert!(!votes([7, 8]).is_in_doubt());
     }
 }
