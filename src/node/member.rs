@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::calls::{self, Bounds, Keys};
 use super::complaints::Complaints;
-use super::quarantine::{Board, Standing};
+use super::quarantine::{self, Board, Standing};
 use super::{Answer, Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
 use crate::domain::drift_ms;
@@ -247,7 +247,7 @@ impl Member {
     /// Probes the node for ever, moves the gate and pays the debts.
     pub async fn keep(self: Arc<Self>, changed: Arc<Notify>) {
         loop {
-            self.probe().await;
+            self.probe(true).await;
             changed.notify_waiters();
             self.metrics.connections(self.node.connections());
             self.complaints.catch_up(self.metrics.node(), self.clock.now());
@@ -259,12 +259,13 @@ impl Member {
         }
     }
 
-    /// One look at the node: who it is, what marker it carries, whether it may vote.
-    pub async fn probe(self: &Arc<Self>) {
+    /// One look at the node: who it is, what marker it carries, whether it may vote. Before the
+    /// engine runs it leaves no note: what is refused at the start has changed nothing.
+    pub async fn probe(self: &Arc<Self>, running: bool) {
         // What fails from here on speaks against this probe's result.
         self.failed.store(false, Ordering::Release);
         let began = self.clock.now();
-        let seen = self.look().await;
+        let seen = self.look(running).await;
         let now = self.clock.now();
         let verdict = {
             let mut board = lock(&self.board);
@@ -293,11 +294,18 @@ impl Member {
         }
     }
 
-    async fn look(self: &Arc<Self>) -> Result<(super::Identity, Option<String>), NodeError> {
+    async fn look(self: &Arc<Self>, running: bool) -> Result<(super::Identity, Option<String>), NodeError> {
         let identity = self.node.identify().await?;
         let status = Arc::new(calls::status(&self.keys));
         let answer = self.tell(&status).await?;
-        Ok((identity, calls::read_marker(&answer)?))
+        let mut marker = calls::read_marker(&answer)?;
+        if marker.is_none() && running {
+            let note = quarantine::note(self.clock.random_bits());
+            let answer = self.tell(&Arc::new(calls::mark(&self.keys, None, &note))).await;
+            // Out of memory it stays blank.
+            marker = answer.ok().and_then(|answer| calls::read_marker(&answer).ok()).flatten();
+        }
+        Ok((identity, marker))
     }
 
     fn stand(&self, standing: Standing) {

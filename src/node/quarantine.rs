@@ -66,6 +66,16 @@ pub fn deployment_id<'a>(run_ids: impl IntoIterator<Item = &'a str>) -> String {
     hex::encode(&hash.finalize()[..8])
 }
 
+/// What is left at a blank node in the place of its marker, each time another text: a node that
+/// is marked and loses its data again between two looks is not what it was at the first.
+pub fn note(random: u128) -> String {
+    format!("blank {random:032x}")
+}
+
+fn is_note(text: &str) -> bool {
+    text.starts_with("blank ")
+}
+
 /// Where a node stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
@@ -106,7 +116,7 @@ struct View {
     /// When the last look that succeeded began.
     looked_at: Option<Instant>,
     reachable: bool,
-    /// The run_id that was first seen without its marker, and when.
+    /// The run_id that was first seen without its marker, and when it was first seen as it is.
     unmarked: Option<(String, Instant)>,
     /// Set when the clock of the node stepped.
     stepped_at: Option<Instant>,
@@ -155,9 +165,11 @@ impl Board {
         let view = &mut self.views[i];
         view.reachable = true;
         view.looked_at = Some(began);
+        // Another server may have marked it since the last look, and it has lost its data again.
+        let changed = view.seen.as_ref().is_some_and(|seen| seen.marker != marker);
         if matches {
             view.unmarked = None;
-        } else if view.unmarked.as_ref().is_none_or(|(run_id, _)| *run_id != identity.run_id) {
+        } else if changed || view.unmarked.as_ref().is_none_or(|(run_id, _)| *run_id != identity.run_id) {
             view.unmarked = Some((identity.run_id.clone(), now));
         }
         if view.seen.as_ref().is_some_and(|seen| seen.identity.run_id != identity.run_id) {
@@ -174,6 +186,11 @@ impl Board {
     /// The clock of node `i` stepped.
     pub fn stepped(&mut self, i: usize, now: Instant) {
         self.views[i].stepped_at = Some(now);
+    }
+
+    /// What was last seen in the place of the marker of node `i`.
+    pub fn marker(&self, i: usize) -> Option<&str> {
+        self.views[i].seen.as_ref()?.marker.as_deref()
     }
 
     /// Redis version of node `i`, once seen.
@@ -338,7 +355,7 @@ impl Board {
             .iter()
             .map(|view| {
                 let seen = view.seen.as_ref()?;
-                (missing && seen.marker.is_none()).then(|| MarkerText {
+                (missing && seen.marker.as_deref().is_none_or(is_note)).then(|| MarkerText {
                     run_id: seen.identity.run_id.clone(),
                     deployment: founded.clone(),
                     total: self.total(),
@@ -440,6 +457,21 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_after_another_server_has_marked_the_node_begins_the_wait_anew() {
+        let (mut board, now) = marked();
+        board.saw(2, identity("r3"), Some(note(1)), now, now);
+        for (i, run_id) in [(0, "r1"), (1, "r2")] {
+            let later = after(now, 900);
+            board.saw(i, identity(run_id), marker(run_id, "d", 3), later, later);
+        }
+        // Marked and flushed in between: only the note is another one.
+        board.saw(2, identity("r3"), Some(note(2)), after(now, 900), after(now, 900));
+        assert!(board.judge(after(now, 1911))[2].mark.is_none());
+        let mark = board.judge(after(now, 1912))[2].mark.clone().unwrap();
+        assert_eq!(mark, (Some(note(2)), marker("r3", "d", 3).unwrap().parse().unwrap()));
+    }
+
+    #[test]
     fn a_restart_with_old_data_is_a_loss_and_a_second_restart_begins_the_wait_anew() {
         let (mut board, now) = marked();
         board.saw(2, identity("r4"), marker("r3", "d", 3), now, now);
@@ -521,6 +553,7 @@ mod tests {
         for (i, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
             blank.saw(i, identity(run_id), None, now, now);
         }
+        blank.saw(1, identity("r2"), Some(note(1)), now, now);
         let marks = blank.initialize(now).unwrap();
         assert!(marks.iter().all(Option::is_some));
         // A run that broke off after the first node.

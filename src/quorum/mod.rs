@@ -313,15 +313,15 @@ impl Engine {
         const AGAIN: Duration = Duration::from_millis(20);
         let deadline = self.clock.now() + PATIENCE;
         let reach = self.members.iter().map(|member| async move {
-            member.probe().await;
+            member.probe(false).await;
             while member.standing() == Standing::Down && self.clock.now() < deadline {
                 tokio::time::sleep(AGAIN).await;
-                member.probe().await;
+                member.probe(false).await;
             }
         });
         futures_util::future::join_all(reach).await;
         // Once more: the verdict on one node depends on what the others say.
-        futures_util::future::join_all(self.members.iter().map(|member| member.probe())).await;
+        futures_util::future::join_all(self.members.iter().map(|member| member.probe(false))).await;
     }
 
     /// Marks the nodes of a new deployment: the operator's word that nothing was forgotten.
@@ -334,18 +334,19 @@ impl Engine {
             let why = member.trouble().unwrap_or_else(|| "no answer".to_owned());
             return Err(InitError::Refused(format!("{} cannot be reached: {why}", member.node().address())));
         }
-        let (marks, standing) = {
+        let (marks, seen, standing) = {
             let board = self.board.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let now = self.clock.now();
-            (board.initialize(now).map_err(InitError::Refused)?, board.judge(now))
+            let seen: Vec<_> = (0..self.total()).map(|i| board.marker(i).map(str::to_owned)).collect();
+            (board.initialize(now).map_err(InitError::Refused)?, seen, board.judge(now))
         };
         let mut report =
             InitReport { marked: Vec::new(), left_to_quarantine: Vec::new(), total: self.members.len() };
-        for ((member, mark), verdict) in self.members.iter().zip(marks).zip(standing) {
+        for (((member, mark), seen), verdict) in self.members.iter().zip(marks).zip(seen).zip(standing) {
             let address = member.node().address().to_owned();
             match mark {
                 Some(mark) => {
-                    let command = Arc::new(calls::mark(&self.keys, None, &mark.to_string()));
+                    let command = Arc::new(calls::mark(&self.keys, seen.as_deref(), &mark.to_string()));
                     let answer = member.tell(&command).await;
                     answer.map_err(|source| InitError::Node { address: address.clone(), source })?;
                     report.marked.push(address);

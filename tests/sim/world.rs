@@ -240,7 +240,6 @@ struct NodeState {
     start: u32,
     stopped: bool,
     stop: u64,
-    flushed: bool,
     /// Messages that arrived while it was stopped.
     backlog: Vec<(Way, Message)>,
 }
@@ -348,7 +347,6 @@ impl World {
                     start: 0,
                     stopped: false,
                     stop: 0,
-                    flushed: false,
                     backlog: Vec::new(),
                 }
             })
@@ -847,16 +845,10 @@ impl World {
         });
     }
 
-    /// Loses all data of a node, which goes on running. Not of one that has lost or may have lost
-    /// data before: if it is marked again already by one server, another that has not seen that
-    /// takes the second loss for the first (a residual window, see `docs/guarantees.md`).
+    /// Loses all data of a node, which goes on running.
     pub fn flush_node(&self, node: usize) {
         let embedded = {
             let mut inner = self.lock();
-            let state = &mut inner.nodes[node];
-            if std::mem::replace(&mut state.flushed, true) || state.start > 0 {
-                return;
-            }
             inner.forgot(node, self.ms());
             Arc::clone(&inner.nodes[node].embedded)
         };
