@@ -95,7 +95,15 @@ impl Drop for DevServer {
 
 /// The binary with nothing of this process's settings.
 pub fn quorate() -> Command {
-    let mut command = Command::new(QUORATE);
+    // Whoever runs the tests in the background may have left signals ignored, which the program
+    // respects and its children inherit.
+    let mut command = if cfg!(target_os = "linux") {
+        let mut command = Command::new("env");
+        command.args(["--default-signal", QUORATE]);
+        command
+    } else {
+        Command::new(QUORATE)
+    };
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("QUORATE_") {
             command.env_remove(name);
