@@ -290,6 +290,7 @@ impl Client {
         let answer_lost = self.town.rough && self.chance(6);
         let unnoticed = (self.town.rough && self.chance(50)).then(|| self.ms(0, UNNOTICED_MS_MAX));
         let kept = self.chance(30);
+        let undelivered = self.ms(0, 200);
         let town = Arc::clone(&self.town);
         let mut call = Box::pin(serve(Arc::clone(&town), process, target.clone(), options.clone(), there));
         let Ok(answer) = timeout(patience, &mut call).await else {
@@ -298,12 +299,14 @@ impl Client {
             if let Some(unnoticed) = unnoticed {
                 let target = target.clone();
                 tokio::spawn(async move {
-                    // An answer finds nobody: either the server sees that, or it believes
-                    // to have delivered it.
-                    if let Ok(Some(Ok(granted))) = timeout(unnoticed, call).await
-                        && kept
-                    {
-                        deliver(&town, &began, id, &target, granted);
+                    // An answer finds nobody: either the server believes to have delivered it, or
+                    // it sees that, perhaps a while after the grant and behind a retry.
+                    if let Ok(Some(Ok(granted))) = timeout(unnoticed, call).await {
+                        if kept {
+                            deliver(&town, &began, id, &target, granted);
+                        } else {
+                            sleep(undelivered).await;
+                        }
                     }
                 });
             }
