@@ -881,23 +881,27 @@ impl GrantVotes {
         self.holdings.iter().map(count).max().unwrap_or(0)
     }
 
+    /// Whether a lease may have a quorum, as far as the votes tell.
+    fn may_be_held(&self) -> bool {
+        let most = self.most();
+        most > 0 && most + self.count.pending() + self.count.failed >= quorum_of(self.count.total)
+    }
+
     /// Whether the round is lost, and the votes that are out decide to whom, or to nobody.
     fn is_in_doubt(&self) -> bool {
-        let (most, quorum) = (self.most(), quorum_of(self.count.total));
         self.count.verdict() == Verdict::Rejected
-            && (1..quorum).contains(&most)
             && self.count.pending() > 0
-            && most + self.count.pending() + self.count.failed >= quorum
+            && self.may_be_held()
+            && self.most() < quorum_of(self.count.total)
     }
 
     fn refusal(&self) -> Refusal {
         let total = self.count.total;
         let free = self.free + self.count.yes;
         let remaining = self.holdings.iter().map(|h| h.remaining_ms).chain(std::iter::repeat_n(0, free));
-        let most = self.most();
         Refusal {
             free_in_ms: tally::free_in(remaining, total),
-            held: most + self.count.pending() + self.count.failed >= quorum_of(total) && most > 0,
+            held: self.may_be_held(),
             nodes: self.count.nodes(),
             holdings: self.holdings.clone(),
         }

@@ -25,6 +25,8 @@ while ARGV[a] do
   if not done then
     -- What a command answered has a code in front, what Lua says has not.
     reply = tostring(type(reply) == 'table' and reply.err or reply)
+    -- Redis 6 says where, too.
+    reply = string.match(reply, '^@user_script: %d+: %-(.*)$') or reply
     reply = {err = string.find(reply, '^%u+ ') and reply or 'ERR ' .. reply}
   end
   count = count + 1
