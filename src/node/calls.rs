@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Answer, Command, NodeError, Script, Settle, Value};
+use super::{Answer, Command, Digits, NodeError, Script, Settle, Value};
 use crate::domain::{LeaseId, Name, Token};
 
 /// How keys are called, below one prefix.
@@ -17,7 +17,7 @@ pub struct Keys {
     lock: Box<str>,
     election: Box<str>,
     semaphore: Box<str>,
-    tombstone: Box<str>,
+    tombstone: Arc<str>,
 }
 
 impl Keys {
@@ -29,7 +29,7 @@ impl Keys {
             lock: below("lock:"),
             election: below("election:"),
             semaphore: below("semaphore:"),
-            tombstone: below("undone:"),
+            tombstone: format!("{prefix}:undone:").into(),
         }
     }
 
@@ -56,10 +56,6 @@ impl Keys {
     /// A semaphore's index and channel; its slots' records are this, `/` and the number.
     pub fn semaphore(&self, name: &Name) -> String {
         [&*self.semaphore, name.as_str()].concat()
-    }
-
-    fn tombstone(&self, lease: &LeaseId) -> String {
-        [&*self.tombstone, lease.expose()].concat()
     }
 }
 
@@ -90,6 +86,10 @@ impl Scope {
 
     fn is_slots(&self) -> bool {
         matches!(self, Self::Slots(_))
+    }
+
+    fn is_one_record(&self) -> bool {
+        matches!(self, Self::Records(keys) if keys.len() == 1)
     }
 
     /// KEYS and slots of acquire.lua and heal.lua, which name the slots.
@@ -151,7 +151,7 @@ pub struct Ask<'a> {
 }
 
 fn slot_args(mut command: Command, scope: &Scope, slots: &[u32]) -> Command {
-    if matches!(scope, Scope::Slots(_)) {
+    if scope.is_slots() {
         for &slot in slots {
             command = command.number(u64::from(slot));
         }
@@ -161,19 +161,27 @@ fn slot_args(mut command: Command, scope: &Scope, slots: &[u32]) -> Command {
 
 /// Command of acquire.lua.
 pub fn acquire(keys: &Keys, ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
+    let is_plain = ask.request.is_none() && !ask.look_only && ask.scope.is_one_record();
     let request = ask.request.unwrap_or("-");
-    let command = Command::new(Script::Acquire).key(&keys.tombstone(lease));
-    let command = ask.scope.with_slots(command, ask.slots).token(proposed).number(ask.ttl_ms).joined(&[
+    let command = Command::new(Script::Acquire).key_of(&[&keys.tombstone, lease.expose()]);
+    let command = ask.scope.with_slots(command, ask.slots).text(&[
+        if is_plain { "A" } else { "a" },
+        Digits::<16>::of(proposed).as_str(),
+        Digits::<8>::of(ask.ttl_ms).as_str(),
         lease.expose(),
+        " ",
         itoa::Buffer::new().format(ask.ttl_ms),
+        " ",
         request,
+        " ",
         ask.data,
     ]);
-    if ask.request.is_none() && !ask.look_only && !ask.scope.is_slots() {
+    if is_plain {
         return command;
     }
-    let command = command.arg(request).number(u64::from(ask.look_only));
-    slot_args(command, ask.scope, ask.slots)
+    let slots = if ask.scope.is_slots() { ask.slots } else { &[] };
+    let command = command.counts(2 + slots.len()).arg(request).number(u64::from(ask.look_only));
+    slot_args(command, ask.scope, slots)
 }
 
 /// A lease as one node stores it.
@@ -291,21 +299,36 @@ pub fn extend(
     data: Option<&str>,
     claim: Option<Claim>,
 ) -> Command {
-    let command = scope.lease_keys(Command::new(Script::Extend)).arg(lease.expose()).token(token.get());
-    let command = match renewal {
-        Renewal::Ttl(ttl_ms) => command.number(ttl_ms),
-        Renewal::Own => command.arg("own"),
-        Renewal::Keep => command.arg("keep"),
+    let digits;
+    let renewal = match renewal {
+        Renewal::Ttl(ttl_ms) => {
+            digits = Digits::<8>::of(ttl_ms);
+            digits.as_str()
+        }
+        Renewal::Own => "own     ",
+        Renewal::Keep => "keep    ",
     };
-    by_lease(command.arg(data.unwrap_or("")), scope, claim)
+    let op = if is_plain(scope, claim) { "E" } else { "e" };
+    let token = Digits::<16>::of(token.get());
+    let command = scope.lease_keys(Command::new(Script::Extend));
+    let command = command.text(&[op, token.as_str(), lease.expose(), renewal, data.unwrap_or("")]);
+    by_lease(command, scope, claim)
+}
+
+/// Whether extend.lua and release.lua are to be told nothing beside one record and the lease.
+fn is_plain(scope: &Scope, claim: Option<Claim>) -> bool {
+    claim.is_none() && scope.is_one_record()
 }
 
 /// The last arguments of extend.lua and release.lua, where they are of use.
 fn by_lease(command: Command, scope: &Scope, claim: Option<Claim>) -> Command {
-    let command = match claim {
-        Some(Claim(claim)) => command.number(u64::from(claim)),
-        None if scope.is_slots() => command.arg("-"),
-        None => command,
+    if is_plain(scope, claim) {
+        return command;
+    }
+    let command = match (claim, scope.is_slots()) {
+        (None, false) => return command.counts(0),
+        (None, true) => command.counts(2).arg("-"),
+        (Some(Claim(claim)), is_slots) => command.counts(1 + usize::from(is_slots)).number(u64::from(claim)),
     };
     if scope.is_slots() { command.arg("1") } else { command }
 }
@@ -361,7 +384,7 @@ pub fn heal(
     ends_ms: u64,
 ) -> Command {
     let slots = &extended.slots;
-    let command = Command::new(Script::Heal).key(&keys.tombstone(lease));
+    let command = Command::new(Script::Heal).key_of(&[&keys.tombstone, lease.expose()]);
     let command = scope
         .with_slots(command, slots)
         .arg(lease.expose())
@@ -386,11 +409,11 @@ pub fn release(
     tell: bool,
     claim: Option<Claim>,
 ) -> Command {
-    let command = scope
-        .lease_keys(Command::new(Script::Release).key(&keys.tombstone(lease)))
-        .arg(lease.expose())
-        .number(u64::from(tell));
+    let op = if is_plain(scope, claim) { "R" } else { "r" };
+    let command = scope.lease_keys(Command::new(Script::Release));
+    let command = command.text(&[op, lease.expose(), if tell { "1" } else { "0" }]);
     let mut command = by_lease(command, scope, claim);
+    command.tombstones = Some(Arc::clone(&keys.tombstone));
     command.settle = Some(settle);
     command
 }

@@ -73,6 +73,8 @@ pub struct Command {
     pub script: Script,
     /// For a release: how long it is worth being repeated at a node that does not answer.
     pub settle: Option<Settle>,
+    /// For a release: what the keys of tombstones begin with.
+    pub tombstones: Option<Arc<str>>,
     words: Words,
     keys: usize,
 }
@@ -80,13 +82,18 @@ pub struct Command {
 impl Command {
     /// A command with its keys; arguments follow by [`Command::arg`].
     pub fn new(script: Script) -> Self {
-        Self { script, settle: None, words: Words::default(), keys: 0 }
+        Self { script, settle: None, tombstones: None, words: Words::default(), keys: 0 }
     }
 
     /// Adds a key. All keys come before the first argument.
-    pub fn key(mut self, key: &str) -> Self {
+    pub fn key(self, key: &str) -> Self {
+        self.key_of(&[key])
+    }
+
+    /// Adds a key that consists of `parts`.
+    pub fn key_of(mut self, parts: &[&str]) -> Self {
         debug_assert_eq!(self.keys, self.words.len());
-        self.words.push(key);
+        self.words.push_parts(parts);
         self.keys += 1;
         self
     }
@@ -105,20 +112,19 @@ impl Command {
 
     /// Adds a token as an argument, with the 16 digits that a record has.
     pub fn token(self, token: u64) -> Self {
-        let mut digits = [b'0'; 16];
-        let mut rest = token;
-        for digit in digits.iter_mut().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        // Digits are UTF-8.
-        self.arg(std::str::from_utf8(&digits).unwrap_or_default())
+        self.arg(Digits::<16>::of(token).as_str())
     }
 
-    /// Adds one argument: `parts` with a space between each two.
-    pub fn joined(mut self, parts: &[&str]) -> Self {
-        self.words.push_joined(parts);
+    /// Adds one argument that consists of `parts`.
+    pub fn text(mut self, parts: &[&str]) -> Self {
+        self.words.push_parts(parts);
         self
+    }
+
+    /// In a batch: how many keys there are, and how many arguments come behind this.
+    pub fn counts(self, arguments: usize) -> Self {
+        let keys = self.keys as u64;
+        self.number(keys).number(arguments as u64)
     }
 
     /// The keys (without the marker's).
@@ -140,14 +146,36 @@ impl Command {
     pub fn invocation(&self, marker: Option<&Marker>) -> (Vec<String>, Vec<String>) {
         let keys = marker.iter().map(|marker| &*marker.key).chain(self.keys()).map(str::to_owned).collect();
         let mut args: Vec<String> = marker.iter().map(|marker| marker.expected.to_string()).collect();
-        if let Some(code) = self.script.batched() {
+        if self.script.is_batched() {
             args.resize_with(1, String::new);
             let bounds = marker.map_or([0, 0], |marker| marker.bounds.batch_args());
             args.extend(bounds.map(|bound| bound.to_string()));
-            args.extend([code.to_owned(), self.keys().len().to_string(), self.args().len().to_string()]);
+            args.push(self.tombstones.as_deref().unwrap_or_default().to_owned());
         }
         args.extend(self.args().map(str::to_owned));
         (keys, args)
+    }
+}
+
+/// A number with leading zeros, `N` digits in all; of a larger one the last.
+pub struct Digits<const N: usize>([u8; N]);
+
+impl<const N: usize> Digits<N> {
+    /// Those of `number`.
+    pub fn of(number: u64) -> Self {
+        let mut digits = [b'0'; N];
+        let mut rest = number;
+        for digit in digits.iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        Self(digits)
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        // Digits are UTF-8.
+        std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 

@@ -52,6 +52,7 @@ impl Script {
         match self {
             Self::Acquire | Self::Extend | Self::Release => concat!(
                 include_str!("scripts/record.lua"),
+                include_str!("scripts/state.lua"),
                 include_str!("scripts/acquire.lua"),
                 include_str!("scripts/extend.lua"),
                 include_str!("scripts/release.lua"),
@@ -90,14 +91,9 @@ impl Script {
         Self::ALL.into_iter().filter(|script| !matches!(script, Self::Extend | Self::Release))
     }
 
-    /// How a batch names it; `None` where the script runs for one call alone.
-    pub const fn batched(self) -> Option<&'static str> {
-        match self {
-            Self::Acquire => Some("A"),
-            Self::Extend => Some("E"),
-            Self::Release => Some("R"),
-            _ => None,
-        }
+    /// Whether it is a part of `batch.lua`; if not, it runs for one call alone.
+    pub const fn is_batched(self) -> bool {
+        matches!(self, Self::Acquire | Self::Extend | Self::Release)
     }
 
     /// Whether the script votes, and so takes the expected marker (KEYS\[1\], ARGV\[1\]).
@@ -111,7 +107,7 @@ impl Script {
 /// # Errors
 /// [`NodeError::Nonsense`].
 pub fn reply_of_one(script: Script, reply: Value) -> Result<Value, NodeError> {
-    if script.batched().is_none() {
+    if !script.is_batched() {
         return Ok(reply);
     }
     let Value::List(list) = reply else { return Err(NodeError::Nonsense) };

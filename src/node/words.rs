@@ -19,17 +19,17 @@ const USUAL: usize = 448;
 
 impl Words {
     pub(super) fn push(&mut self, word: &str) {
-        self.push_joined(&[word]);
+        self.push_parts(&[word]);
     }
 
-    /// One word: `parts` with a space between each two.
-    pub(super) fn push_joined(&mut self, parts: &[&str]) {
+    /// One word, of `parts`.
+    pub(super) fn push_parts(&mut self, parts: &[&str]) {
         if self.spans.is_empty() {
             self.resp.reserve(USUAL);
         }
         self.resp.push('$');
         // Nearly all words are shorter than a hundred bytes.
-        let length = parts.iter().map(|part| part.len() + 1).sum::<usize>() - 1;
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
         if length < 100 {
             if length >= 10 {
                 self.resp.push(char::from(b'0' + (length / 10) as u8));
@@ -40,10 +40,7 @@ impl Words {
         }
         self.resp.push_str("\r\n");
         let start = self.resp.len() as u32;
-        for (i, part) in parts.iter().enumerate() {
-            if i > 0 {
-                self.resp.push(' ');
-            }
+        for part in parts {
             self.resp.push_str(part);
         }
         self.spans.push((start, self.resp.len() as u32));
@@ -84,13 +81,13 @@ mod tests {
         words.push("käse");
         words.push_number(u64::MAX);
         words.push(&"x".repeat(100));
-        words.push_joined(&["a", "", "bc"]);
+        words.push_parts(&["a", "", "bc"]);
         assert_eq!((words.len(), words.get(0), words.get(1)), (5, "", "käse"));
-        assert_eq!(words.get(4), "a  bc");
+        assert_eq!(words.get(4), "abc");
         assert_eq!(words.get(2), u64::MAX.to_string());
         let (first, rest) = words.split_resp(2);
         assert_eq!(first, "$0\r\n\r\n$5\r\nkäse\r\n");
-        assert_eq!(rest, format!("$20\r\n{}\r\n$100\r\n{}\r\n$5\r\na  bc\r\n", u64::MAX, "x".repeat(100)));
+        assert_eq!(rest, format!("$20\r\n{}\r\n$100\r\n{}\r\n$3\r\nabc\r\n", u64::MAX, "x".repeat(100)));
         assert_eq!(words.split_resp(0).0, "");
         assert_eq!(words.split_resp(5).1, "");
     }

@@ -167,16 +167,17 @@ fn mark(seen: &str, new: &str) -> Command {
 }
 
 fn acquire(lease: &str, key: &str) -> Command {
+    let token = SystemClock::new().wall_us();
     Command::new(Script::Acquire)
         .key(&format!("q:undone:{lease}"))
         .key(key)
-        .token(SystemClock::new().wall_us())
-        .number(30_000)
-        .joined(&[lease, "30000", "-", "{}"])
+        .arg(&format!("A{token:016}00030000{lease} 30000 - {{}}"))
 }
 
 fn release(lease: &str, key: &str) -> Command {
-    Command::new(Script::Release).key(&format!("q:undone:{lease}")).key(key).arg(lease).number(1)
+    let mut command = Command::new(Script::Release).key(key).arg(&format!("R{lease}1"));
+    command.tombstones = Some("q:undone:".into());
+    command
 }
 
 fn marker(expected: &str) -> Marker {

@@ -282,10 +282,10 @@ impl Ledger {
     fn ran(&mut self, way: Way, command: &Command, done: bool, now: u64) {
         let args: Vec<&str> = command.args().collect();
         let (lease, claim) = match command.script {
-            // Its record ends with the lease's id and more.
-            Script::Acquire => (&args[2][..32], None),
-            Script::Extend => (args[0], args.get(4)),
-            Script::Release => (args[0], args.get(2)),
+            // At its place in the text; behind it how many keys and arguments there are, then these.
+            Script::Acquire => (&args[0][25..57], None),
+            Script::Extend => (&args[0][17..49], args.get(3)),
+            Script::Release => (&args[0][1..33], args.get(3)),
             Script::Heal => (args[0], None),
             _ => return,
         };

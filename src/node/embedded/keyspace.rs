@@ -235,6 +235,22 @@ impl Keyspace {
                 self.find(&args[0]).and_then(|entry| entry.expires_ms)
             }
             [px, life] if px.eq_ignore_ascii_case(b"PX") => Some(self.ends_ms(life, "set", 1)?),
+            [at, end, condition @ ..] if at.eq_ignore_ascii_case(b"PXAT") => {
+                match condition {
+                    [] => {}
+                    [nx] if nx.eq_ignore_ascii_case(b"NX") => {
+                        if self.find(&args[0]).is_some() {
+                            return Ok(Reply::Nil);
+                        }
+                    }
+                    _ => return Err(SYNTAX),
+                }
+                let end = integer(end).ok_or(NO_INTEGER)?;
+                if end < 1 {
+                    return Err("ERR invalid expire time in 'set' command".into());
+                }
+                Some(end)
+            }
             _ => return Err(SYNTAX),
         };
         self.put(&args[0], Data::Text(args[1].clone()), expires_ms);

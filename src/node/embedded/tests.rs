@@ -87,7 +87,8 @@ fn marker(ahead_us: u64) -> Marker {
 
 fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String], args: &[String]) -> String {
     let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
-    let command = args.iter().fold(command, |command, arg| command.arg(arg));
+    let mut command = args.iter().fold(command, |command, arg| command.arg(arg));
+    command.tombstones = Some("q:undone:".into());
     text(node.eval(&command, script.votes().then(|| marker(ahead_us)).as_ref()))
 }
 
@@ -155,20 +156,28 @@ impl On<'_> {
     }
 }
 
+/// The arguments of one call of a batch that has so many keys, `usual` if it needs no counts.
+fn batched(text: String, keys: usize, usual: usize, more: Vec<String>) -> Vec<String> {
+    if keys == usual && more.is_empty() {
+        return vec![text];
+    }
+    let text = text[..1].to_lowercase() + &text[1..];
+    [vec![text, keys.to_string(), more.len().to_string()], more].concat()
+}
+
 fn acquire(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>) -> String {
     let keys = [vec![tombstone(ask.lease)], on.keys()].concat();
-    let args = [
-        vec![format!("{:016}", ask.proposed), TTL.to_string()],
-        vec![format!("{} {TTL} {} {{}}", ask.lease, ask.request)],
-        vec![ask.request.to_owned(), u64::from(ask.look_only).to_string()],
-        on.slots(),
-    ];
-    run_ahead(node, Script::Acquire, ask.ahead_us, &keys, &args.concat())
+    let text = format!("A{:016}{TTL:08}{} {TTL} {} {{}}", ask.proposed, ask.lease, ask.request);
+    let more = [strings(&[ask.request, if ask.look_only { "1" } else { "0" }]), on.slots()].concat();
+    let more = if more == ["-", "0"] { Vec::new() } else { more };
+    run_ahead(node, Script::Acquire, ask.ahead_us, &keys, &batched(text, keys.len(), 2, more))
 }
 
 fn extend(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ttl: &str) -> String {
-    let args = [vec![lease.to_owned(), format!("{token:016}"), ttl.to_owned(), String::new()], on.by_lease()];
-    run_ahead(node, Script::Extend, MINUTE_US.max(token), &on.channels(), &args.concat())
+    let ttl = ttl.parse::<u64>().map_or_else(|_| format!("{ttl:8}"), |ttl| format!("{ttl:08}"));
+    let keys = on.channels();
+    let args = batched(format!("E{token:016}{lease}{ttl}"), keys.len(), 1, on.by_lease());
+    run_ahead(node, Script::Extend, MINUTE_US.max(token), &keys, &args)
 }
 
 fn heal(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64) -> String {
@@ -189,8 +198,8 @@ fn heal_until(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ends_ms
 }
 
 fn release(node: &EmbeddedNode, on: &On<'_>, lease: &str) -> String {
-    let args = [strings(&[lease, "1"]), on.by_lease()];
-    run(node, Script::Release, &[vec![tombstone(lease)], on.channels()].concat(), &args.concat())
+    let keys = on.channels();
+    run(node, Script::Release, &keys, &batched(format!("R{lease}1"), keys.len(), 1, on.by_lease()))
 }
 
 fn read(node: &EmbeddedNode, on: &On<'_>) -> String {
@@ -702,8 +711,7 @@ async fn a_lost_round_is_undone_silently() {
     let (connection, sink) = listening(&node);
     connection.subscribe("q:lock:a".into()).await.unwrap();
     acquire(&node, &LOCK, &ASK);
-    let keys = [tombstone(A), "q:lock:a".to_owned()];
-    assert_eq!(run(&node, Script::Release, &keys, &strings(&[A, "0"])), "1");
+    assert_eq!(run(&node, Script::Release, &LOCK.keys(), &[format!("R{A}0")]), "1");
     assert_eq!(sink.hints.load(Ordering::Relaxed), 0);
 }
 
@@ -756,8 +764,8 @@ async fn tokios_paused_time_drives_the_nodes_clock() {
 #[tokio::test]
 async fn a_submitted_call_is_answered_before_submit_returns() {
     let node = node();
-    let command = Command::new(Script::Acquire).key(&tombstone(A)).key("q:lock:a").token(P).number(TTL);
-    let command = Arc::new(command.joined(&[A, "30000", "-", "{}"]));
+    let command = Command::new(Script::Acquire).key(&tombstone(A)).key("q:lock:a");
+    let command = Arc::new(command.arg(&format!("A{P:016}00030000{A} 30000 - {{}}")));
     let marker = Some(marker(MINUTE_US));
     let (reply, mut receiver) = ReplyTo::new(command.clone(), None, tokio::time::Instant::now());
     node.submit(Call { command, marker, reply });

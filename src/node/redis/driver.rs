@@ -324,7 +324,7 @@ impl<'a> Driver<'a> {
             let Some(job) = self.taken.pop_front() else { break };
             match job {
                 Job::Call(call) if self.is_stale(&call) => call.reply.send(Err(NodeError::Unmarked)),
-                Job::Call(call) if call.command.script.batched().is_some() => {
+                Job::Call(call) if call.command.script.is_batched() => {
                     let more = call.command.keys().len();
                     if batch.len() == BATCH_CALLS_MAX || keys + more > BATCH_KEYS_MAX || !joins(&call, &batch)
                     {

@@ -52,7 +52,7 @@ impl ScriptBytes {
     pub(super) fn put_batch(&self, calls: &[Call], sent: As, out: &mut Vec<u8>) {
         let marker = calls.iter().find_map(|call| call.marker.as_ref());
         let keys = calls.iter().map(|call| call.command.keys().len()).sum::<usize>() + marker.iter().len();
-        let args = calls.iter().map(|call| 3 + call.command.args().len()).sum::<usize>() + 3;
+        let args = calls.iter().map(|call| call.command.args().len()).sum::<usize>() + 4;
         put_length(out, b'*', 3 + keys + args);
         out.extend_from_slice(self.head(Script::Acquire, sent));
         let mut digits = [0; DIGITS];
@@ -67,11 +67,10 @@ impl ScriptBytes {
         for bound in marker.map_or([0, 0], |marker| marker.bounds.batch_args()) {
             put_bulk(out, decimal(bound as usize, &mut digits));
         }
-        for Call { command, .. } in calls {
-            put_bulk(out, command.script.batched().unwrap_or_default().as_bytes());
-            put_bulk(out, decimal(command.keys().len(), &mut digits));
-            put_bulk(out, decimal(command.args().len(), &mut digits));
-            out.extend_from_slice(command.resp().1.as_bytes());
+        let tombstones = calls.iter().find_map(|call| call.command.tombstones.as_deref());
+        put_bulk(out, tombstones.unwrap_or_default().as_bytes());
+        for call in calls {
+            out.extend_from_slice(call.command.resp().1.as_bytes());
         }
     }
 

@@ -2,19 +2,18 @@
 -- the second fencing round, extending, proclaiming. All keys or none. Part of batch.lua.
 --
 -- KEYS  key × n, or the index of a semaphore
--- ARGV  1 lease id   2 token, 16 digits   3 ttl in ms, 'own' (as granted) or 'keep' (as it is)
---       4 new data or ''
---       and where it takes more:  5 a claim: from now on only who names it undoes the grant; or '-'
---       6 '1' = KEYS is an index, under which the lease's slots are looked up
+-- text  E   2 token, 16 digits   18 lease id   50 ttl in ms, 8 digits, or 'own' (as granted) or
+--       'keep' (as it is), filled up with spaces   58 new data or ''
+-- ARGV  where it takes more:  1 a claim: from now on only who names it undoes the grant; or '-'
+--       2 '1' = KEYS is an index, under which the lease's slots are looked up
 -- Reply {1, remaining, ttl, data, request, slots}; 0 not held (any more); -2
-local function extend(k, n, a, m, now, now_us)
-  local mine, text, given, claim = ARGV[a], ARGV[a + 1], ARGV[a + 2], m > 4 and ARGV[a + 4] or '-'
-  local token = tonumber(text)
+local function extend(text, k, n, a, m)
+  local token, mine, given, claim = sub(text, 2, 17), sub(text, 18, 49), sub(text, 50, 57), m > 0 and ARGV[a] or '-'
 
   local keys, first, last, index, slots = KEYS, k, k + n - 1, nil, ''
-  if m > 5 then
+  if m > 1 then
     index = KEYS[k]
-    slots = redis.call('GET', index .. '//' .. mine)
+    slots = call('GET', index .. '//' .. mine)
     if not slots then return 0 end
     keys, first, last = {}, 1, 0
     for slot in string.gmatch(slots, '%d+') do
@@ -23,43 +22,47 @@ local function extend(k, n, a, m, now, now_us)
     end
   end
 
-  local fences = {}
-  local expires, own, request, data
+  local fences, record = {}, nil
   for i = first, last do
-    local record = redis.call('GET', keys[i])
+    if index then record = call('GET', keys[i]) else record = look(i) or call('GET', keys[i]) end
     if not record then return 0 end
-    local fence, _, ends, lease, ttl, asked, old = parse(record)
-    if ends <= now or lease ~= mine then return 0 end
+    local fence, lease = fence_of(record)
+    if lease ~= mine then return 0 end
     if fence < token then
-      if token > now_us + ARGV[2] then return -2 end
-      fences[i] = text
-    else
-      fences[i] = string.sub(record, 1, 16)
+      if token > token_max then return -2 end
+      fence = token
     end
-    -- One lease: these are the same under every key.
-    expires, own, request, data = ends, ttl, asked, old
+    fences[i] = fence
   end
 
-  local ttl, remaining = own, expires - now
-  if given ~= 'keep' then
-    if given ~= 'own' then ttl = tonumber(given) end
+  -- One lease: the rest is the same under every key.
+  local _, _, expires, _, own, request, data = parse(record)
+  local ttl, remaining, ends, forgotten = own, expires - now, nil, nil
+  if given == 'keep    ' then
+    _, ends, forgotten = life(remaining)
+  elseif given == 'own     ' then
+    remaining, ends, forgotten = life(own)
+  else
+    ttl, ends, forgotten = life(given)
     remaining = ttl
   end
-  if ARGV[a + 3] ~= '' then data = ARGV[a + 3] end
+  if #text > 57 then data = sub(text, 58) end
   local asked = string.match(request, '^[^+]+')
   if claim ~= '-' then request = asked .. '+' .. claim end
-  local lease = ' ' .. text .. ' ' .. (now + remaining) .. ' ' .. mine .. ' ' .. ttl .. ' ' .. request .. ' ' .. data
+  local lease = ' ' .. token .. ' ' .. ends .. ' ' .. mine .. ' ' .. ttl .. ' ' .. request .. ' ' .. data
   if index then
     -- Before the records: an index of the wrong type fails here, where nothing is written yet.
-    for slot in string.gmatch(slots, '%d+') do redis.call('ZADD', index, now + remaining, slot) end
+    for slot in string.gmatch(slots, '%d+') do call('ZADD', index, ends, slot) end
   end
   for i = first, last do
-    redis.call('SET', keys[i], fences[i] .. lease, 'PX', remaining + ARGV[3])
+    record = fences[i] .. lease
+    call('SET', keys[i], record, 'PXAT', forgotten)
+    written[keys[i]] = record
   end
   if index then
-    if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
-    redis.call('PEXPIRE', index .. '//' .. mine, remaining)
-    if asked ~= '-' then redis.call('PEXPIRE', index .. '///' .. asked, remaining) end
+    if call('PTTL', index) < remaining then call('PEXPIRE', index, remaining) end
+    call('PEXPIRE', index .. '//' .. mine, remaining)
+    if asked ~= '-' then call('PEXPIRE', index .. '///' .. asked, remaining) end
   end
   return {1, remaining, ttl, data, request, slots}
 end

@@ -1,0 +1,46 @@
+-- What the calls of one batch share: what is stored, the time, the bounds. Part of batch.lua,
+-- where KEYS and ARGV are documented.
+local call, byte, sub, find, KEYS, ARGV = redis.call, string.byte, string.sub, string.find, KEYS, ARGV
+local now, now_us = clock()
+-- Times and tokens are compared as text, which costs less than reading them: all have 13 or 16 digits.
+local now_text = string.format('%.0f', now)
+local token_max = digits(math.min(now_us + ARGV[2], 9007199254740991))
+
+-- All in one command. Lua has no room for the reply of very many keys.
+local stored = #KEYS <= 1000 and call('MGET', unpack(KEYS)) or {}
+-- By key, what calls before have written.
+local written = {}
+
+-- What is stored under KEYS[i]; false where that is nothing, or no string.
+local function look(i)
+  local text = written[KEYS[i]]
+  if text == nil then text = stored[i] end
+  if text == nil then
+    text = redis.pcall('GET', KEYS[i])
+    if type(text) ~= 'string' then text = false end
+  end
+  return text
+end
+
+-- The parts of a record that stand at fixed places. The lease is '' where nobody holds it, and
+-- where it has expired.
+local function fence_of(record)
+  if #record == 16 and find(record, '^%d+$') then return record, '' end
+  if byte(record, 17) ~= 32 or byte(record, 48) ~= 32 or byte(record, 81) ~= 32 then error('not a lease record') end
+  if sub(record, 35, 47) <= now_text then return sub(record, 1, 16), '' end
+  return sub(record, 1, 16), sub(record, 49, 80)
+end
+
+-- From now on for so many ms: the number, the end, and the end of the fence's retention. Mostly
+-- all calls of a batch ask for the same.
+local of_text, of_ttl, of_end, of_fence
+local function life(text)
+  if text ~= of_text then
+    of_ttl = tonumber(text)
+    of_end = string.format('%.0f', now + of_ttl)
+    of_fence = string.format('%.0f', now + of_ttl + ARGV[3])
+    of_text = text
+  end
+  return of_ttl, of_end, of_fence
+end
+
