@@ -142,7 +142,8 @@ impl Kind {
 
     /// The `code`, by which programs tell problems apart.
     pub fn code(self) -> &'static str {
-        self.row().1.trim_start_matches("/problems/")
+        let about = self.row().1;
+        about.strip_prefix("/problems/").unwrap_or(about)
     }
 
     /// For a status that something below the handlers answered with.

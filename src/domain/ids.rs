@@ -113,7 +113,13 @@ impl LeaseHandle {
 
     /// The text form. A secret like the id in it.
     pub fn expose(&self) -> String {
-        format!("{}{:014x}", self.id.expose(), self.token.get())
+        let mut text = String::with_capacity(Self::LEN);
+        text.push_str(self.id.expose());
+        for nibble in (0..Self::LEN - LeaseId::LEN).rev() {
+            let digit = (self.token.get() >> (4 * nibble)) & 0xf;
+            text.push(char::from(b"0123456789abcdef"[digit as usize]));
+        }
+        text
     }
 }
 

@@ -6,21 +6,19 @@
 //! the node's debts: releases that it has not confirmed yet.
 
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::ballot::{Ballot, Seat, Vote};
 use super::calls::{self, Bounds, Keys};
 use super::complaints::Complaints;
 use super::quarantine::{self, Board, Standing};
-use super::{Answer, Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
+use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
 use crate::domain::drift_ms;
 use crate::telemetry::trace::VoteSpan;
@@ -40,29 +38,8 @@ const STEP_BUDGET_TTL_MS: u64 = 30_000;
 /// Whether a call may go to the node.
 #[derive(Debug)]
 enum Gate {
-    Open(Marker),
+    Open(Arc<Marker>),
     Shut(NodeError),
-}
-
-/// A vote on its way.
-pub enum Pending {
-    /// Sent.
-    Sent(oneshot::Receiver<Result<Answer, NodeError>>),
-    /// The node abstains; taken once.
-    Abstained(Option<NodeError>),
-}
-
-impl Future for Pending {
-    type Output = Result<Answer, NodeError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            Self::Sent(receiver) => {
-                Pin::new(receiver).poll(context).map(|answer| answer.unwrap_or(Err(NodeError::Dropped)))
-            }
-            Self::Abstained(why) => Poll::Ready(Err(why.take().unwrap_or(NodeError::Dropped))),
-        }
-    }
 }
 
 /// A node of the deployment, as the API shows it.
@@ -101,6 +78,8 @@ pub struct Member {
     wake: Notify,
     debts: Mutex<VecDeque<Arc<Command>>>,
     baseline: Mutex<Option<ClockBaseline>>,
+    /// What the times of the baseline are counted from.
+    first_seen: Instant,
     /// Smoothed time to an answer, µs; 0 = none yet.
     latency_us: AtomicU64,
     metrics: NodeMetrics,
@@ -125,7 +104,8 @@ impl Member {
     ) -> Arc<Self> {
         let metrics = NodeMetrics::new(&format!("n{}", index + 1));
         metrics.state(2);
-        let complaints = Complaints::new(clock.now());
+        let first_seen = clock.now();
+        let complaints = Complaints::new(first_seen);
         Arc::new(Self {
             index,
             node,
@@ -140,6 +120,7 @@ impl Member {
             wake: Notify::new(),
             debts: Mutex::default(),
             baseline: Mutex::default(),
+            first_seen,
             latency_us: AtomicU64::new(0),
             metrics,
             complaints,
@@ -170,35 +151,51 @@ impl Member {
         }
     }
 
-    /// Asks for a vote. Sent before this returns, or not at all.
-    pub fn vote(self: &Arc<Self>, command: &Arc<Command>) -> Pending {
+    /// Asks for a vote, now. Sent before this returns, or not at all.
+    pub fn vote(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
         match &**self.gate.load() {
-            Gate::Open(marker) => Pending::Sent(self.submit(command, Some(marker.clone()))),
+            Gate::Open(marker) => self.submit(command, Some(Arc::clone(marker)), now, to),
             Gate::Shut(why) => {
-                self.complain(command, why);
+                self.complain(command, why, now);
                 if let Some(span) = VoteSpan::begin(self.metrics.node(), command.script) {
                     span.end(NODE_OUTCOMES[node_outcome(Err(why))], false);
                 }
-                Pending::Abstained(Some(why.clone()))
+                abstain(to, why);
             }
         }
     }
 
-    fn complain(&self, command: &Command, why: &NodeError) {
-        self.complaints.failed(self.metrics.node(), command.script, why, self.clock.now());
+    /// Asks for a vote, and waits for it.
+    ///
+    /// # Errors
+    /// Where the node abstains.
+    pub async fn ask_to_vote(self: &Arc<Self>, command: &Arc<Command>) -> Vote {
+        Ballot::of_one(|seat| self.vote(command, self.clock.now(), Some(seat))).await
     }
 
-    /// Sends what needs no marker. A release that fails becomes a debt.
-    pub fn tell(self: &Arc<Self>, command: &Arc<Command>) -> Pending {
+    fn complain(&self, command: &Command, why: &NodeError, now: Instant) {
+        self.complaints.failed(self.metrics.node(), command.script, why, now);
+    }
+
+    /// Sends what needs no marker, now. A release that fails becomes a debt.
+    pub fn tell(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
         if command.settle.is_some() {
             // Nothing is changed at a node that is refused. But another server may see it
             // otherwise, and may have been granted there what is released here.
             if let Gate::Shut(why @ (NodeError::Down | NodeError::Refused(_))) = &**self.gate.load() {
                 self.owe(Arc::clone(command));
-                return Pending::Abstained(Some(why.clone()));
+                return abstain(to, why);
             }
         }
-        Pending::Sent(self.submit(command, None))
+        self.submit(command, None, now, to);
+    }
+
+    /// Sends what needs no marker, and waits for the answer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn ask(self: &Arc<Self>, command: &Arc<Command>) -> Vote {
+        Ballot::of_one(|seat| self.tell(command, self.clock.now(), Some(seat))).await
     }
 
     fn is_reachable(&self) -> bool {
@@ -208,13 +205,14 @@ impl Member {
     fn submit(
         self: &Arc<Self>,
         command: &Arc<Command>,
-        marker: Option<Marker>,
-    ) -> oneshot::Receiver<Result<Answer, NodeError>> {
+        marker: Option<Arc<Marker>>,
+        now: Instant,
+        to: Option<Seat>,
+    ) {
         let watcher: Arc<dyn ReplyWatcher> = Arc::clone(self) as _;
-        let (reply, receiver) = ReplyTo::new(Arc::clone(command), Some(watcher), self.clock.now());
+        let reply = ReplyTo::new(Arc::clone(command), Some(watcher), now, to);
         let reply = reply.traced(VoteSpan::begin(self.metrics.node(), command.script));
         self.node.submit(Call { command: Arc::clone(command), marker, reply });
-        receiver
     }
 
     fn owe(&self, command: Arc<Command>) {
@@ -238,9 +236,10 @@ impl Member {
             let count = debts.len().min(DEBTS_BATCH);
             debts.drain(..count).collect()
         };
+        let now = self.clock.now();
         for command in batch {
             // Its answer comes to `answered`, which keeps it as a debt where it fails again.
-            drop(self.submit(&command, None));
+            self.submit(&command, None, now, None);
         }
     }
 
@@ -288,7 +287,7 @@ impl Member {
         if let Some((seen, new)) = verdict.mark {
             tracing::info!(node = self.metrics.node(), address = self.node.address(), "marking the node");
             let command = Arc::new(calls::mark(&self.keys, seen.as_deref(), &new.to_string()));
-            if self.tell(&command).await.is_ok() {
+            if self.ask(&command).await.is_ok() {
                 self.wake.notify_one();
             }
         }
@@ -297,11 +296,11 @@ impl Member {
     async fn look(self: &Arc<Self>, running: bool) -> Result<(super::Identity, Option<String>), NodeError> {
         let identity = self.node.identify().await?;
         let status = Arc::new(calls::status(&self.keys));
-        let answer = self.tell(&status).await?;
+        let answer = self.ask(&status).await?;
         let mut marker = calls::read_marker(&answer)?;
         if marker.is_none() && running {
             let note = quarantine::note(self.clock.random_bits());
-            let answer = self.tell(&Arc::new(calls::mark(&self.keys, None, &note))).await;
+            let answer = self.ask(&Arc::new(calls::mark(&self.keys, None, &note))).await;
             // Out of memory it stays blank.
             marker = answer.ok().and_then(|answer| calls::read_marker(&answer).ok()).flatten();
         }
@@ -316,7 +315,8 @@ impl Member {
         let (gate, state) = match &standing {
             Standing::Voting(expected) => {
                 let key = self.keys.marker().into();
-                (Gate::Open(Marker { key, expected: Arc::clone(expected), bounds: self.bounds }), 0)
+                let marker = Marker { key, expected: Arc::clone(expected), bounds: self.bounds };
+                (Gate::Open(Arc::new(marker)), 0)
             }
             Standing::Quarantined { .. } => (Gate::Shut(NodeError::Quarantined), 1),
             Standing::Down => (Gate::Shut(NodeError::Down), 2),
@@ -370,11 +370,11 @@ impl Member {
         self.wake.notify_one();
     }
 
-    fn watch_clock(&self, sent_at: Instant, node_ms: u64) {
-        let now = self.clock.now();
+    fn watch_clock(&self, sent_at: Instant, now: Instant, took: Duration, node_ms: u64) {
+        let from_us = sent_at.saturating_duration_since(self.first_seen).as_micros() as i64;
+        let seen = ClockBaseline { from_us, to_us: from_us + took.as_micros() as i64, node_ms };
         let stepped = {
             let mut baseline = lock(&self.baseline);
-            let seen = ClockBaseline::new(sent_at, now, node_ms);
             match &mut *baseline {
                 None => {
                     *baseline = Some(seen);
@@ -396,8 +396,8 @@ impl Member {
 }
 
 impl ReplyWatcher for Member {
-    fn answered(&self, command: &Arc<Command>, sent_at: Instant, answer: &Result<Answer, NodeError>) {
-        let took = self.clock.now().saturating_duration_since(sent_at);
+    fn answered(&self, command: &Arc<Command>, sent_at: Instant, now: Instant, answer: &Vote) {
+        let took = now.saturating_duration_since(sent_at);
         self.metrics.request(command.script, answer.as_ref().map(|a| a.done), took);
         match answer {
             Ok(answer) => {
@@ -405,7 +405,7 @@ impl ReplyWatcher for Member {
                 let us = (took.as_micros() as u64).max(1);
                 let smoothed = if before == 0 { us } else { (before * 7 + us) / 8 };
                 self.latency_us.store(smoothed.max(1), Ordering::Relaxed);
-                self.watch_clock(sent_at, answer.node_ms);
+                self.watch_clock(sent_at, now, took, answer.node_ms);
                 count_undo(Some(command), Undo::Done);
             }
             Err(why) => {
@@ -419,12 +419,11 @@ impl ReplyWatcher for Member {
                     }
                     _ => {}
                 }
-                self.complain(command, why);
+                self.complain(command, why, now);
                 if command.script == Script::Release {
                     // What a node refuses is not repeated for ever. But one that was not reached
                     // may have the acquire before it still, however long ago that was sent.
                     let refused = matches!(why, NodeError::Redis(_) | NodeError::Nonsense);
-                    let now = self.clock.now();
                     if !refused || command.settle.is_some_and(|settle| settle.until > now) {
                         self.owe(Arc::clone(command));
                         self.wake.notify_one();
@@ -437,6 +436,12 @@ impl ReplyWatcher for Member {
     }
 }
 
+fn abstain(to: Option<Seat>, why: &NodeError) {
+    if let Some(to) = to {
+        to.take(Err(why.clone()));
+    }
+}
+
 fn count_undo(command: Option<&Command>, outcome: Undo) {
     if command.and_then(|command| command.settle).is_some_and(|settle| settle.undo) {
         metrics().undo(outcome);
@@ -446,31 +451,25 @@ fn count_undo(command: Option<&Command>, outcome: Undo) {
 /// What a node's clock was against ours: when its clock said `node_ms`, ours was in between.
 #[derive(Debug, Clone, Copy)]
 struct ClockBaseline {
-    from: Instant,
-    to: Instant,
+    /// µs since [`Member::first_seen`], like the next.
+    from_us: i64,
+    to_us: i64,
     node_ms: u64,
 }
 
 impl ClockBaseline {
-    fn new(from: Instant, to: Instant, node_ms: u64) -> Self {
-        Self { from, to, node_ms }
-    }
-
     /// Takes a later sight in; true where the clock stepped between the two. Rates may
     /// differ by the drift allowance, and an answer may have been made at any moment
     /// between its request and its arrival.
     fn observe(&mut self, seen: Self) -> bool {
-        let node_elapsed = seen.node_ms as i128 - self.node_ms as i128;
-        let longest = seen.to.saturating_duration_since(self.from).as_millis() as i128 + 1;
-        let shortest = seen.from.saturating_duration_since(self.to).as_millis() as i128 - 1;
-        let budget = drift_ms(STEP_BUDGET_TTL_MS) as i128 + longest / 100;
+        let node_elapsed = (seen.node_ms as i64).saturating_sub(self.node_ms as i64);
+        let longest = (seen.to_us - self.from_us).max(0) / 1000 + 1;
+        let shortest = (seen.from_us - self.to_us).max(0) / 1000 - 1;
+        let budget = drift_ms(STEP_BUDGET_TTL_MS) as i64 + longest / 100;
         let stepped = node_elapsed > longest + budget || node_elapsed < shortest - budget;
         // The tightest recent sight is the best base; an old one lets slow drift add up.
-        let width = |sight: &Self| sight.to.saturating_duration_since(sight.from);
-        if stepped
-            || width(&seen) <= width(self)
-            || seen.from.saturating_duration_since(self.to) > Duration::from_secs(5)
-        {
+        let width = |sight: &Self| sight.to_us - sight.from_us;
+        if stepped || width(&seen) <= width(self) || seen.from_us - self.to_us > 5_000_000 {
             *self = seen;
         }
         stepped
@@ -481,35 +480,31 @@ impl ClockBaseline {
 mod tests {
     use super::*;
 
-    fn sight(start: Instant, sent_ms: u64, took_ms: u64, node_ms: u64) -> ClockBaseline {
-        let from = start + Duration::from_millis(sent_ms);
-        ClockBaseline::new(from, from + Duration::from_millis(took_ms), node_ms)
+    fn sight(sent_ms: i64, took_ms: i64, node_ms: u64) -> ClockBaseline {
+        ClockBaseline { from_us: sent_ms * 1000, to_us: (sent_ms + took_ms) * 1000, node_ms }
     }
 
     #[test]
     fn a_clock_that_runs_alike_has_not_stepped() {
-        let start = Instant::now();
-        let mut baseline = sight(start, 0, 1, 1_000_000);
+        let mut baseline = sight(0, 1, 1_000_000);
         for second in 1..100 {
-            let node_ms = 1_000_000 + second * 1000 + second / 2;
-            assert!(!baseline.observe(sight(start, second * 1000, 2, node_ms)));
+            let node_ms = (1_000_000 + second * 1000 + second / 2) as u64;
+            assert!(!baseline.observe(sight(second * 1000, 2, node_ms)));
         }
     }
 
     #[test]
     fn a_slow_answer_is_no_clock_step() {
-        let start = Instant::now();
-        let mut baseline = sight(start, 0, 1, 1_000_000);
-        assert!(!baseline.observe(sight(start, 10, 60_000, 1_030_000)));
+        let mut baseline = sight(0, 1, 1_000_000);
+        assert!(!baseline.observe(sight(10, 60_000, 1_030_000)));
     }
 
     #[test]
     fn a_step_in_either_direction_is_seen() {
-        let start = Instant::now();
         for step in [-60_000_i64, -500, 500, 60_000] {
-            let mut baseline = sight(start, 0, 1, 1_000_000);
+            let mut baseline = sight(0, 1, 1_000_000);
             let node_ms = (1_001_000 + step) as u64;
-            assert!(baseline.observe(sight(start, 1000, 1, node_ms)), "{step}");
+            assert!(baseline.observe(sight(1000, 1, node_ms)), "{step}");
         }
     }
 }

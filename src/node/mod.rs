@@ -4,6 +4,7 @@
 //! the same scripts: [`redis`] and [`embedded`]. [`member`] wraps a node with
 //! what makes it a voter: its marker, its quarantine, its breaker, its debts.
 
+pub mod ballot;
 pub mod calls;
 mod complaints;
 pub mod embedded;
@@ -17,9 +18,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use ballot::{Seat, Vote};
 pub use scripts::Script;
 use words::Words;
 
@@ -204,7 +205,7 @@ pub struct Call {
     /// What to run.
     pub command: Arc<Command>,
     /// For voting scripts: KEYS\[1\] and ARGV\[1\].
-    pub marker: Option<Marker>,
+    pub marker: Option<Arc<Marker>>,
     /// Where the answer goes.
     pub reply: ReplyTo,
 }
@@ -216,7 +217,7 @@ pub struct ReplyTo {
 }
 
 struct ReplyInner {
-    to: Option<oneshot::Sender<Result<Answer, NodeError>>>,
+    to: Option<Seat>,
     watcher: Option<Arc<dyn ReplyWatcher>>,
     command: Arc<Command>,
     sent_at: Instant,
@@ -226,20 +227,19 @@ struct ReplyInner {
 
 /// Sees every answer of a node, whoever waits for it: metrics, breaker, clock, debts.
 pub trait ReplyWatcher: Send + Sync + 'static {
-    /// `command`, submitted at `sent_at`, was answered now.
-    fn answered(&self, command: &Arc<Command>, sent_at: Instant, answer: &Result<Answer, NodeError>);
+    /// `command`, submitted at `sent_at`, was answered at `now`.
+    fn answered(&self, command: &Arc<Command>, sent_at: Instant, now: Instant, answer: &Vote);
 }
 
 impl ReplyTo {
-    /// A reply that only a receiver waits for.
+    /// The way back of `command`, which is submitted at `sent_at`.
     pub fn new(
         command: Arc<Command>,
         watcher: Option<Arc<dyn ReplyWatcher>>,
         sent_at: Instant,
-    ) -> (Self, oneshot::Receiver<Result<Answer, NodeError>>) {
-        let (to, receiver) = oneshot::channel();
-        let inner = ReplyInner { to: Some(to), watcher, command, sent_at, span: None };
-        (Self { inner: Some(inner) }, receiver)
+        to: Option<Seat>,
+    ) -> Self {
+        Self { inner: Some(ReplyInner { to, watcher, command, sent_at, span: None }) }
     }
 
     /// Ends this span with the answer.
@@ -257,26 +257,27 @@ impl ReplyTo {
 
     /// Answers with what the script returned, or why it did not.
     pub fn send(mut self, result: Result<Value, NodeError>) {
-        self.deliver(result.and_then(Answer::read));
+        self.deliver(Instant::now(), result.and_then(Answer::read));
     }
 
-    /// Answers with this call's part of what a batch returned at `node_ms` on the node's clock.
-    pub(crate) fn send_part(mut self, node_ms: u64, part: Result<Value, NodeError>) {
-        self.deliver(part.and_then(|part| Answer::of_part(node_ms, part)));
+    /// Answers with this call's part of what a batch returned at `node_ms` on the node's clock, and
+    /// what arrived at `now`.
+    pub(crate) fn send_part(mut self, now: Instant, node_ms: u64, part: Result<Value, NodeError>) {
+        self.deliver(now, part.and_then(|part| Answer::of_part(node_ms, part)));
     }
 
-    fn deliver(&mut self, answer: Result<Answer, NodeError>) {
+    fn deliver(&mut self, now: Instant, answer: Vote) {
         let Some(mut inner) = self.inner.take() else { return };
         if let Some(watcher) = &inner.watcher {
-            watcher.answered(&inner.command, inner.sent_at, &answer);
+            watcher.answered(&inner.command, inner.sent_at, now, &answer);
         }
         if let Some(span) = inner.span.take() {
             let outcome = node_outcome(answer.as_ref().map(|answer| answer.done));
             span.end(NODE_OUTCOMES[outcome], answer.is_ok());
         }
         if let Some(to) = inner.to.take() {
-            // A caller that has left is no error: its guard undoes what was granted.
-            let _ = to.send(answer);
+            // A caller that has left does not miss it: its guard undoes what was granted.
+            to.take(answer);
         }
     }
 }
@@ -284,7 +285,7 @@ impl ReplyTo {
 impl Drop for ReplyTo {
     fn drop(&mut self) {
         if self.inner.is_some() {
-            self.deliver(Err(NodeError::Dropped));
+            self.deliver(Instant::now(), Err(NodeError::Dropped));
         }
     }
 }

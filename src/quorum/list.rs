@@ -36,7 +36,7 @@ async fn walk(
     let mut cursor = "0".to_owned();
     loop {
         let command = Arc::new(calls::list(&prefix, &cursor, STEP));
-        let step = ListStep::read(member.vote(&command).await?)?;
+        let step = ListStep::read(member.ask_to_vote(&command).await?)?;
         for (key, holding) in step.held {
             if key > after {
                 held.insert(key, holding);

@@ -5,7 +5,6 @@
 //! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>)
 //! with fencing tokens raised to a quorum, ordered undo, healing and quarantine.
 
-pub mod ballot;
 pub mod hub;
 mod list;
 pub mod tally;
@@ -18,11 +17,11 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use self::ballot::Ballot;
 use self::hub::Hub;
 use self::tally::{Count, Verdict, quorum_of};
 use crate::clock::Clock;
 use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, drift_ms, validity_ms};
+use crate::node::ballot::{Ballot, Vote};
 use crate::node::calls::{
     self, Ask, Bounds, Claim, Entry, Extended, GrantVote, Holding, Keys, Renewal, Scope, Survey,
 };
@@ -134,7 +133,7 @@ pub struct Won {
 #[derive(Debug, Clone)]
 pub struct Refusal {
     /// What the refusing nodes store.
-    pub holdings: SmallVec<[Holding; 5]>,
+    pub holdings: Vec<Holding>,
     /// The votes.
     pub nodes: Nodes,
     /// When a quorum of nodes is free by expiry, ms; `None` while too few answered.
@@ -347,7 +346,7 @@ impl Engine {
             match mark {
                 Some(mark) => {
                     let command = Arc::new(calls::mark(&self.keys, seen.as_deref(), &mark.to_string()));
-                    let answer = member.tell(&command).await;
+                    let answer = member.ask(&command).await;
                     answer.map_err(|source| InitError::Node { address: address.clone(), source })?;
                     report.marked.push(address);
                 }
@@ -443,6 +442,31 @@ impl Engine {
         }
     }
 
+    /// A ballot of all nodes.
+    fn ballot(&self) -> Ballot {
+        let (total, quorum) = (self.total(), quorum_of(self.total()));
+        // With fewer answers there is neither a quorum that says the same nor one that does not answer.
+        Ballot::new(quorum.min(total + 1 - quorum))
+    }
+
+    /// Asks every node for a vote, at once.
+    fn vote(&self, command: &Arc<Command>) -> Ballot {
+        let (mut ballot, now) = (self.ballot(), self.clock.now());
+        for (i, member) in self.members.iter().enumerate() {
+            member.vote(command, now, Some(ballot.seat(i)));
+        }
+        ballot
+    }
+
+    /// Tells every node something that needs no marker, at once.
+    fn tell(&self, command: &Arc<Command>) -> Ballot {
+        let (mut ballot, now) = (self.ballot(), self.clock.now());
+        for (i, member) in self.members.iter().enumerate() {
+            member.tell(command, now, Some(ballot.seat(i)));
+        }
+        ballot
+    }
+
     fn settle_until(&self, ttl_ms: u64) -> Instant {
         // A late acquire may still be executed while its call can be answered.
         self.clock.now() + Duration::from_millis(ttl_ms + drift_ms(ttl_ms) + 1000)
@@ -450,6 +474,9 @@ impl Engine {
 
     /// One granting round with a fresh lease id. Answers as soon as the outcome is certain;
     /// stragglers find their way without anybody waiting for them.
+    ///
+    /// What is rare is boxed here and in what calls this: every request in flight keeps a state as
+    /// large as the largest way through it, and moves it about at the start.
     pub async fn grant(self: &Arc<Self>, ask: &Ask<'_>, order: Order) -> Round {
         let lease = LeaseId::from_bits(self.clock.random_bits());
         let proposed = self.propose();
@@ -468,12 +495,15 @@ impl Engine {
             armed: true,
         };
         let mut votes = GrantVotes::new(self.total(), proposed);
-        let mut ballot = Ballot::default();
+        let mut ballot = self.ballot();
         let asked = match order {
             Order::Parallel => 0,
             Order::PrimaryFirst(primary) => {
-                match self.ask_primary(&command, primary, &mut grant, &mut votes).await {
-                    Ok(asked) => asked,
+                match Box::pin(self.ask_primary(&command, primary, &mut grant, &mut votes)).await {
+                    Ok(asked) => {
+                        ballot = Ballot::new(1);
+                        asked
+                    }
                     Err(refusal) => return Round::Refused(refusal),
                 }
             }
@@ -481,7 +511,7 @@ impl Engine {
         for (i, member) in self.members.iter().enumerate() {
             if asked & (1 << i) == 0 {
                 grant.nodes |= 1 << i;
-                ballot.add(i, member.vote(&command));
+                member.vote(&command, started, Some(ballot.seat(i)));
             }
         }
         while !votes.is_decided() {
@@ -492,12 +522,12 @@ impl Engine {
             // A tie looks like a lease that is held until the last votes are in. They are about to
             // be, and nobody waits longer than that for a node that hangs.
             let patience = (2 * self.round_trip()).clamp(TIE_PATIENCE_MIN, TIE_PATIENCE_MAX);
-            let _ = tokio::time::timeout(patience, async {
+            let _ = Box::pin(tokio::time::timeout(patience, async {
                 while votes.is_in_doubt() {
                     let Some((i, answer)) = ballot.next().await else { break };
                     votes.take(i, answer, &mut grant);
                 }
-            })
+            }))
             .await;
         }
         match votes.count.verdict() {
@@ -516,7 +546,7 @@ impl Engine {
             metrics().fencing_raises.increment(1);
             let renewal = Renewal::Ttl(ask.ttl_ms);
             let raise = calls::extend(ask.scope, &lease, token, renewal, None, None);
-            let raised = self.poll(&Arc::new(raise)).await;
+            let raised = Box::pin(self.poll(&Arc::new(raise))).await;
             if raised.count.extension_verdict() != Verdict::Carried {
                 return Round::NoQuorum(raised.count.nodes());
             }
@@ -549,7 +579,7 @@ impl Engine {
             let i = ((primary % total as u64) as usize + step) % total;
             asked |= 1 << i;
             grant.nodes |= 1 << i;
-            let answer = self.members[i].vote(command).await;
+            let answer = self.members[i].ask_to_vote(command).await;
             votes.take(i, answer, grant);
             if votes.count.yes > 0 || votes.holdings.iter().any(|h| h.same_request) {
                 // Granted, or the caller's own earlier request: that concerns all nodes.
@@ -569,18 +599,16 @@ impl Engine {
 
     /// Sends an extension to all nodes and counts until the verdict.
     async fn poll(self: &Arc<Self>, command: &Arc<Command>) -> ExtendVotes {
-        let mut ballot = Ballot::vote(&self.members, command);
         let mut votes = ExtendVotes {
             count: Count::new(self.total()),
             stored: None,
             lost: SmallVec::new(),
-            ballot: Ballot::default(),
+            ballot: self.vote(command),
         };
         while votes.count.extension_verdict() == Verdict::Open {
-            let Some((i, answer)) = ballot.next().await else { break };
+            let Some((i, answer)) = votes.ballot.next().await else { break };
             votes.take(i, answer);
         }
-        votes.ballot = ballot;
         votes
     }
 
@@ -639,7 +667,7 @@ impl Engine {
                     let (keys, bounds, ends_ms) = (&engine.keys, &engine.bounds, node_ms + left);
                     let LeaseHandle { id, token } = &handle;
                     let command = calls::heal(keys, bounds, &scope, id, *token, &stored, ends_ms);
-                    drop(engine.members[i].vote(&Arc::new(command)));
+                    engine.members[i].vote(&Arc::new(command), engine.clock.now(), None);
                 }
             }
         };
@@ -667,7 +695,7 @@ impl Engine {
         let until = self.settle_until(self.options.max_ttl_ms);
         let settle = Settle { until, undo: false };
         let command = Arc::new(calls::release(&self.keys, scope, lease, settle, true, None));
-        let mut ballot = Ballot::tell(&self.members, &command);
+        let mut ballot = self.tell(&command);
         let mut count = Count::new(self.total());
         let quorum = quorum_of(self.total());
         while count.yes + count.no < quorum {
@@ -699,9 +727,10 @@ impl Engine {
         let settle = Settle { until, undo: true };
         let command = calls::release(&self.keys, scope, lease, settle, tell, claim);
         let command = Arc::new(command);
+        let now = self.clock.now();
         for (i, member) in self.members.iter().enumerate() {
             if nodes & (1 << i) != 0 {
-                drop(member.tell(&command));
+                member.tell(&command, now, None);
             }
         }
     }
@@ -709,8 +738,9 @@ impl Engine {
     /// Tells listeners that something about these channels changed.
     pub fn publish(self: &Arc<Self>, channels: &[Arc<str>]) {
         let command = Arc::new(calls::publish(channels));
+        let now = self.clock.now();
         for member in self.members.iter().filter(|member| member.is_voting()) {
-            drop(member.tell(&command));
+            member.tell(&command, now, None);
         }
         self.hub.ring(channels);
     }
@@ -726,7 +756,7 @@ impl Engine {
         enough: impl Fn(&[Vec<Option<Entry>>]) -> bool,
     ) -> Result<(Vec<Vec<Option<Entry>>>, Nodes), Nodes> {
         let command = Arc::new(calls::read(keys.iter().copied()));
-        let mut ballot = Ballot::vote(&self.members, &command);
+        let mut ballot = self.vote(&command);
         let mut count = Count::new(self.total());
         let mut answers = Vec::with_capacity(self.total());
         while let Some((_, answer)) = ballot.next().await {
@@ -757,7 +787,7 @@ impl Engine {
     /// The votes, where fewer than a quorum answered.
     pub async fn survey(self: &Arc<Self>, index: &str) -> Result<(Vec<Survey>, Nodes), Nodes> {
         let command = Arc::new(calls::survey(index));
-        let mut ballot = Ballot::vote(&self.members, &command);
+        let mut ballot = self.vote(&command);
         let mut count = Count::new(self.total());
         let mut surveys = Vec::with_capacity(self.total());
         while surveys.len() < quorum_of(self.total()) {
@@ -790,7 +820,7 @@ impl Engine {
         for round in 0..ROUNDS {
             let proposed = self.propose().max(least);
             let command = Arc::new(calls::issue(&self.bounds, key, proposed));
-            let mut ballot = Ballot::vote(&self.members, &command);
+            let mut ballot = self.vote(&command);
             let mut count = Count::new(self.total());
             let mut issued: SmallVec<[u64; 5]> = SmallVec::new();
             while let Some((_, answer)) = ballot.next().await {
@@ -821,23 +851,17 @@ struct GrantVotes {
     count: Count,
     proposed: u64,
     fences: SmallVec<[u64; 5]>,
-    holdings: SmallVec<[Holding; 5]>,
+    holdings: Vec<Holding>,
     /// Nodes that refused without naming anybody: only looking found them free.
     free: usize,
 }
 
 impl GrantVotes {
     fn new(total: usize, proposed: u64) -> Self {
-        Self {
-            count: Count::new(total),
-            proposed,
-            fences: SmallVec::new(),
-            holdings: SmallVec::new(),
-            free: 0,
-        }
+        Self { count: Count::new(total), proposed, fences: SmallVec::new(), holdings: Vec::new(), free: 0 }
     }
 
-    fn take(&mut self, i: usize, answer: Result<crate::node::Answer, NodeError>, grant: &mut Grant) {
+    fn take(&mut self, i: usize, answer: Vote, grant: &mut Grant) {
         match answer.and_then(GrantVote::read) {
             Ok(GrantVote::Granted(fence)) => {
                 self.count.yes += 1;
@@ -920,7 +944,7 @@ struct ExtendVotes {
 }
 
 impl ExtendVotes {
-    fn take(&mut self, i: usize, answer: Result<crate::node::Answer, NodeError>) {
+    fn take(&mut self, i: usize, answer: Vote) {
         let node_ms = answer.as_ref().map_or(0, |answer| answer.node_ms);
         match answer.and_then(Extended::read) {
             Ok(Some(extended)) => {

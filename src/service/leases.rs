@@ -274,7 +274,7 @@ impl Contender<'_> {
             }
             Err(why) => return Err(why),
         };
-        let result = self.wait_and_contend(&ticket).await;
+        let result = Box::pin(self.wait_and_contend(&ticket)).await;
         metrics().waited(self.target.primitive(), self.started.elapsed());
         result
     }
@@ -337,7 +337,7 @@ impl Contender<'_> {
                     if over {
                         return Err(self.contended(&refusal).await);
                     }
-                    self.back_off(splits).await;
+                    Box::pin(self.back_off(splits)).await;
                 }
                 Try::Held(refusal) => {
                     let Some(ticket) = ticket.filter(|_| !self.is_over()) else {
@@ -347,7 +347,7 @@ impl Contender<'_> {
                     let Some(subscription) = subscription else {
                         // Subscribe, be confirmed, look again, and only then wait.
                         let listen = self.service.engine.hub().listen(self.scope.channels());
-                        let subscription = tokio::time::timeout_at(self.deadline, listen).await;
+                        let subscription = Box::pin(tokio::time::timeout_at(self.deadline, listen)).await;
                         if let Ok(subscription) = subscription {
                             ticket.board().subscribed(Arc::new(subscription));
                         }
@@ -355,7 +355,7 @@ impl Contender<'_> {
                     };
                     let now = self.service.engine.clock().now();
                     let free_at = refusal.free_in_ms.map(|ms| now + Duration::from_millis(ms));
-                    self.pause(ticket, Some(&subscription), free_at).await?;
+                    Box::pin(self.pause(ticket, Some(&subscription), free_at)).await?;
                 }
                 Try::NoQuorum(nodes) => {
                     let Some(ticket) = ticket.filter(|_| !self.is_over()) else {
@@ -363,7 +363,7 @@ impl Contender<'_> {
                     };
                     let again = OUTAGE_POLL_MS / 2 + self.random(OUTAGE_POLL_MS);
                     let until = self.service.engine.clock().now() + Duration::from_millis(again);
-                    self.pause(ticket, None, Some(until)).await?;
+                    Box::pin(self.pause(ticket, None, Some(until))).await?;
                 }
             }
         }
@@ -452,7 +452,7 @@ impl Contender<'_> {
                 Round::Refused(refusal) => refusal,
             };
             if let Some(same) = refusal.holdings.iter().find(|holding| holding.same_request) {
-                match self.resume(same, &refusal).await {
+                match Box::pin(self.resume(same, &refusal)).await {
                     Some(resumed) => return resumed,
                     // The remains of a lost request are gone: start anew.
                     None => continue,

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
 use quorate::clock::{Clock, SeededClock};
 use quorate::domain::{Candidate, LeaseHandle, LeaseId, Name, RequestId, Token};
+use quorate::node::ballot::Ballot;
 use quorate::node::calls::{self, Extended, GrantVote, ListStep, Survey};
 use quorate::node::{BoxFuture, Call, Command, HintSink, Identity, Node, NodeError, ReplyTo, Script, Value};
 use quorate::quorum::{Engine, EngineOptions};
@@ -75,10 +77,11 @@ fn every_reader_takes_any_reply_or_says_that_it_makes_no_sense() {
     let config = Config { cases: 20_000, failure_persistence: None, ..Config::default() };
     let outcome = TestRunner::new(config).run(&reply(), |reply| {
         let command = Arc::new(Command::new(Script::Read));
-        let (to, mut answer) = ReplyTo::new(command, None, tokio::time::Instant::now());
         let error = reply.as_ref().err().map(discriminant);
-        to.send(reply);
-        let answer = match answer.try_recv().expect("it is answered") {
+        let answer = Ballot::of_one(|seat| {
+            ReplyTo::new(command, None, tokio::time::Instant::now(), Some(seat)).send(reply);
+        });
+        let answer = match answer.now_or_never().expect("it is answered") {
             Ok(answer) => answer,
             Err(why) => {
                 use NodeError::{ClockAhead, Nonsense, Undone, Unmarked};

@@ -2,19 +2,20 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::{Child, Command as Process, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorate::clock::{Clock, SystemClock};
+use quorate::node::ballot::Ballot;
 use quorate::node::calls::Bounds;
 use quorate::node::redis::{RedisNode, RedisOptions};
 use quorate::node::{
     Answer, BoxFuture, Call, Command, HintSink, Marker, Node, NodeError, ReplyTo, Script, Value,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// Long enough for the busiest machine; a test that waits this long has failed.
@@ -136,13 +137,15 @@ fn quick() -> RedisOptions {
     }
 }
 
-type Receiver = oneshot::Receiver<Result<Answer, NodeError>>;
+/// `None` where the call was never answered.
+type Receiver = Pin<Box<dyn Future<Output = Option<Result<Answer, NodeError>>> + Send>>;
 
 fn send_marked(node: &RedisNode, command: Command, marker: Option<Marker>) -> Receiver {
     let command = Arc::new(command);
-    let (reply, receiver) = ReplyTo::new(command.clone(), None, Instant::now());
-    node.submit(Call { command, marker, reply });
-    receiver
+    let mut ballot = Ballot::new(1);
+    let reply = ReplyTo::new(command.clone(), None, Instant::now(), Some(ballot.seat(0)));
+    node.submit(Call { command, marker: marker.map(Arc::new), reply });
+    Box::pin(async move { ballot.next().await.map(|(_, answer)| answer) })
 }
 
 fn send(node: &RedisNode, command: Command) -> Receiver {

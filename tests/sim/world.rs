@@ -94,7 +94,7 @@ impl Weather {
 /// What a message asks the node.
 #[derive(Clone)]
 enum Body {
-    Call { command: Arc<Command>, marker: Option<Marker> },
+    Call { command: Arc<Command>, marker: Option<Arc<Marker>> },
     Identify,
     Subscribe(Arc<str>),
 }
@@ -620,13 +620,13 @@ impl World {
         // Without the lock: what the script publishes comes back to this world.
         let back = match &message.body {
             Body::Call { command, marker } => {
-                let value = embedded.eval(command, marker.as_ref());
+                let value = embedded.eval(command, marker.as_deref());
                 let refused = value.as_ref().map_or_else(|_| 9, code);
                 self.lock().ledger.ran(way, command, refused == DONE, self.ms());
                 let what = [(way.server * 10 + way.node) as u64, command.script as u64, refused as u64];
                 self.note(("run", what), || {
                     let way = format!("s{}→n{}", way.server + 1, way.node + 1);
-                    format!("{way} {} {}", command.script.name(), short(command, marker.as_ref(), &value))
+                    format!("{way} {} {}", command.script.name(), short(command, marker.as_deref(), &value))
                 });
                 Back::Value(value)
             }

@@ -225,7 +225,7 @@ fn value(reply: Reply) -> Result<Value, NodeError> {
 
 impl Node for EmbeddedNode {
     fn submit(&self, call: Call) {
-        let (result, hints) = self.run(&call.command, call.marker.as_ref());
+        let (result, hints) = self.run(&call.command, call.marker.as_deref());
         call.reply.send(result);
         deliver(hints);
     }

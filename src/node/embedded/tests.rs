@@ -2,8 +2,11 @@
 
 use std::sync::atomic::AtomicUsize;
 
+use futures_util::FutureExt as _;
+
 use super::*;
 use crate::clock::SeededClock;
+use crate::node::ballot::Ballot;
 use crate::node::calls::Bounds;
 use crate::node::{Command, Marker, ReplyTo, Script};
 
@@ -766,10 +769,12 @@ async fn a_submitted_call_is_answered_before_submit_returns() {
     let node = node();
     let command = Command::new(Script::Acquire).key(&tombstone(A)).key("q:lock:a");
     let command = Arc::new(command.arg(&format!("A{P:016}00030000{A} 30000 - {{}}")));
-    let marker = Some(marker(MINUTE_US));
-    let (reply, mut receiver) = ReplyTo::new(command.clone(), None, tokio::time::Instant::now());
-    node.submit(Call { command, marker, reply });
-    let answer = receiver.try_recv().unwrap().unwrap();
+    let marker = Some(Arc::new(marker(MINUTE_US)));
+    let answer = Ballot::of_one(|seat| {
+        let reply = ReplyTo::new(command.clone(), None, tokio::time::Instant::now(), Some(seat));
+        node.submit(Call { command, marker, reply });
+    });
+    let answer = answer.now_or_never().expect("it is answered").unwrap();
     assert!(answer.done);
     assert_eq!(answer.node_ms, NOW_MS);
     assert_eq!(answer.rest, []);

@@ -219,7 +219,7 @@ impl<'a> Driver<'a> {
             return Err("protocol error: a reply that nobody asked for".into());
         };
         match waiting.sent {
-            Sent::Part(call) => call.reply.send_part(self.batch_ms, read_value(reply)),
+            Sent::Part(call) => call.reply.send_part(self.last_read, self.batch_ms, read_value(reply)),
             Sent::Call(call, sent) => match reply {
                 Reply::Error(error) if sent == As::Hash && error.starts_with("NOSCRIPT") => {
                     self.load();
