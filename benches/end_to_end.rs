@@ -7,8 +7,10 @@
 //! cycle, and the ratios between them: absolute figures depend on the machine, ratios
 //! within one run much less.
 //!
-//! `cargo bench --bench end_to_end -- handover`, `-- semaphores`, `-- nodes-down` and
-//! `-- scale` run the other parts. `QUORATE_BENCH_SECONDS` sets the length of one measurement (3).
+//! `cargo bench --bench end_to_end -- handover`, `-- semaphores`, `-- nodes-down`, `-- scale`,
+//! `-- crowd`, `-- held`, `-- servers` and `-- peers` run the other parts. `QUORATE_BENCH_SECONDS` sets
+//! the length of one measurement (3). The peers are measured as far as they are there: `webdis` and
+//! `node` on the PATH, and the npm package `redlock` in the folder that `NODE_PATH` names.
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use std::collections::HashMap;
@@ -30,6 +32,11 @@ fn main() -> Result<(), Error> {
         Some("nodes-down") => nodes_down(),
         Some("scale") => scale(),
         Some("semaphores") => semaphores(),
+        Some("crowd") => crowd(),
+        Some("crowd-client") => crowd_client(&args[1..]),
+        Some("held") => held(),
+        Some("servers") => servers(),
+        Some("peers") => peers(),
         Some("--list") => Ok(()),
         _ => throughput(),
     }
@@ -231,13 +238,33 @@ fn field<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     body[start..].split('"').next()
 }
 
+/// What one cycle of the load is.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Echo,
+    Lock,
+    /// Only acquired, each another one.
+    Held,
+    Webdis,
+}
+
 /// `load KIND ADDRESS CONNECTIONS SECONDS` prints `cycles p50_us p99_us p999_us failures elapsed_s`.
+/// For `held`, instead of the seconds, how many.
 async fn load(args: &[String]) -> Result<(), Error> {
     let [kind, address, connections, seconds] = args else { return Err("load: four arguments".into()) };
     let address: SocketAddr = address.parse()?;
     let connections: usize = connections.parse()?;
-    let length = Duration::from_secs(seconds.parse()?);
-    let lock = kind == "lock";
+    let (mut length, mut most) = (Duration::from_secs(seconds.parse()?), u64::MAX);
+    let kind = match kind.as_str() {
+        "echo" => Kind::Echo,
+        "lock" => Kind::Lock,
+        "webdis" => Kind::Webdis,
+        "held" => {
+            (length, most) = (Duration::MAX, seconds.parse::<u64>()? / connections as u64);
+            Kind::Held
+        }
+        other => return Err(format!("load: no kind {other}").into()),
+    };
     let started = Instant::now();
     let mut workers = Vec::new();
     for worker in 0..connections {
@@ -246,9 +273,19 @@ async fn load(args: &[String]) -> Result<(), Error> {
             let mut latencies_us: Vec<u32> = Vec::with_capacity(100_000);
             let mut failures = 0_u64;
             let mut cycle = 0_u64;
-            while started.elapsed() < length {
+            while cycle < most && started.elapsed() < length {
                 let begun = Instant::now();
-                if lock {
+                if kind == Kind::Held {
+                    let key = format!("/v1/locks/held:{worker}:{cycle}/acquire");
+                    let (status, _) = client.post(&key, "{\"ttl_ms\":300000}").await?;
+                    failures += u64::from(status != 200);
+                } else if kind == Kind::Webdis {
+                    let key = format!("bench:{worker}:{}", cycle % 16);
+                    let (_, body) = client.post("/", &format!("SET/{key}/{worker}/NX/PX/10000")).await?;
+                    let release = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0";
+                    let released = client.post("/", &format!("EVAL/{release}/1/{key}/{worker}")).await?.1;
+                    failures += u64::from(!body.contains("OK") || !released.contains(":1"));
+                } else if kind == Kind::Lock {
                     let key = format!("/v1/locks/bench:{worker}:{}", cycle % 16);
                     let (status, body) = client.post(&format!("{key}/acquire"), "{\"ttl_ms\":10000}").await?;
                     match field(&body, "lease_id") {
@@ -468,10 +505,9 @@ async fn handover_run(
             if let Some(at) = released.lock().map_err(|_| "poisoned")?.take() {
                 hops.lock().map_err(|_| "poisoned")?.push((got - at).as_micros());
             }
-            // The timer wheel counts in whole milliseconds; this is closer to one.
-            while got.elapsed() < Duration::from_millis(1) {
-                tokio::task::yield_now().await;
-            }
+            // The timer wheel counts in whole milliseconds; a thread's sleep is closer to one.
+            let rest = Duration::from_millis(1).saturating_sub(got.elapsed());
+            tokio::task::spawn_blocking(move || std::thread::sleep(rest)).await?;
             let lease = field(&body, "lease_id").ok_or("no lease")?;
             let release = format!("{{\"lease_id\":\"{lease}\"}}");
             client.post("/v1/locks/hand/release", &release).await?;
@@ -655,3 +691,243 @@ fn scale() -> Result<(), Error> {
     }
     Ok(())
 }
+
+// ---- many at once ----------------------------------------------------------
+
+/// Long polls and hold streams by the thousand on one server, and how fast it is beside them.
+fn crowd() -> Result<(), Error> {
+    // Both ends of this machine may be allowed few files; each kind has a process of its own.
+    let (limit, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
+    let count = (10_000).min((limit as usize).saturating_sub(300) / 2);
+    let deployment = deployment(3, 1);
+    let (server, address) = &deployment.servers[0];
+    let alone = measure("lock", server, *address, &deployment.nodes, 32);
+    for i in 0..CROWD_NAMES {
+        let taken = request(*address, "POST", &format!("/v1/locks/crowd:{i}/acquire"), "{\"ttl_ms\":300000}");
+        assert!(taken.0.contains(" 200 "), "{taken:?}");
+    }
+    let before = server.memory_kib();
+    let me = std::env::current_exe()?;
+    let clients: Vec<_> = ["wait", "hold"]
+        .iter()
+        .map(|kind| {
+            let child = Command::new(&me)
+                .args(["crowd-client", kind, &address.to_string(), &count.to_string()])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn();
+            let mut child = child.expect("this program");
+            let mut output = BufReader::new(child.stdout.take().expect("piped"));
+            let mut line = String::new();
+            output.read_line(&mut line).expect("a line");
+            println!("{}", line.trim());
+            Process { child, _output: Some(output) }
+        })
+        .collect();
+    let each = server.memory_kib().saturating_sub(before) as f64 / (2 * count) as f64;
+    println!("{count} long polls and {count} hold streams at once: {each:.1} KiB each, connection included");
+    row("alone", 3, 32, &alone, &alone);
+    let beside = measure("lock", server, *address, &deployment.nodes, 32);
+    row("beside", 3, 32, &beside, &alone);
+    drop(clients);
+    Ok(())
+}
+
+/// Locks that the long polls of [`crowd`] wait for.
+const CROWD_NAMES: usize = 100;
+
+/// `crowd-client KIND ADDRESS COUNT` opens so many, says so, and keeps them until it is killed.
+fn crowd_client(args: &[String]) -> Result<(), Error> {
+    let [kind, address, count] = args else { return Err("crowd-client: three arguments".into()) };
+    let (address, count): (SocketAddr, usize) = (address.parse()?, count.parse()?);
+    let mut open = Vec::with_capacity(count);
+    for i in 0..count {
+        let (path, body) = match kind.as_str() {
+            "wait" => (format!("/v1/locks/crowd:{}/acquire", i % CROWD_NAMES), "{\"wait_ms\":60000}"),
+            _ => (format!("/v1/locks/held:{i}/hold"), "{\"ttl_ms\":30000}"),
+        };
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(head.as_bytes())?;
+        if kind == "hold" {
+            let mut seen = Vec::new();
+            let mut piece = [0; 2048];
+            while !seen.windows(8).any(|eight| eight == b"acquired") {
+                let length = stream.read(&mut piece)?;
+                assert!(length > 0, "{}", String::from_utf8_lossy(&seen));
+                seen.extend(&piece[..length]);
+            }
+        }
+        open.push(stream);
+    }
+    if kind == "wait" {
+        let waiting = |i: usize| -> usize {
+            let body = request(address, "GET", &format!("/v1/locks/crowd:{i}"), "").1;
+            let text = body.split("\"waiters\":").nth(1).unwrap_or("0");
+            text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+        };
+        while (0..CROWD_NAMES).map(waiting).sum::<usize>() < count {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    println!("{count} of {kind} are open");
+    std::thread::sleep(Duration::from_secs(600));
+    Ok(())
+}
+
+/// What so many held locks cost a node, and whether all of it expires by itself.
+fn held() -> Result<(), Error> {
+    let count: u64 =
+        std::env::var("QUORATE_BENCH_HELD").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
+    let deployment = deployment(3, 1);
+    let info = |name: &str| -> u64 {
+        let client = redis::Client::open(deployment.urls[0].as_str()).expect("an address");
+        let mut connection = client.get_connection().expect("redis");
+        let info: String = redis::cmd("INFO").arg("everything").query(&mut connection).expect("info");
+        let value = info.split(['\n', ',', ':']).find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        let value =
+            value.or_else(|| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')));
+        value.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    };
+    let before = info("used_memory");
+    let me = std::env::current_exe()?;
+    let address = deployment.servers[0].1.to_string();
+    let output = Command::new(me).args(["load", "held", &address, "64", &count.to_string()]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(words.len(), 6, "{text} {}", String::from_utf8_lossy(&output.stderr));
+    let bytes = (info("used_memory") - before) as f64 / words[0];
+    println!(
+        "{} locks held, {} refused, {:.0} acquired/s: {bytes:.0} bytes each on a node; {} keys, {} of them expire by themselves",
+        words[0],
+        words[4],
+        words[0] / words[5],
+        info("keys"),
+        info("expires")
+    );
+    Ok(())
+}
+
+/// Two servers over the same nodes beside one, with the same connections in all.
+fn servers() -> Result<(), Error> {
+    let deployment = deployment(3, 2);
+    let me = std::env::current_exe()?;
+    let run = |among: &[(Process, SocketAddr)], connections: usize| -> (f64, f64) {
+        let cpu = || deployment.servers.iter().map(|(server, _)| server.cpu()).sum::<f64>();
+        let before = cpu();
+        let loads: Vec<_> = among
+            .iter()
+            .map(|(_, address)| {
+                Command::new(&me)
+                    .args(["load", "lock", &address.to_string(), &(connections / among.len()).to_string()])
+                    .arg(seconds().to_string())
+                    .stdout(Stdio::piped())
+                    .spawn()
+                    .expect("the load generator")
+            })
+            .collect();
+        let mut cycles = 0.0;
+        let mut per_s = 0.0;
+        for load in loads {
+            let output = load.wait_with_output().expect("its output");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let words: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            cycles += words[0];
+            per_s += words[0] / words[5];
+        }
+        (per_s, (cpu() - before) * 1e6 / cycles)
+    };
+    run(&deployment.servers, 32);
+    println!("{:>7} {:>5} {:>9} {:>9} {:>9}", "servers", "C", "cycles/s", "x one", "server µs");
+    for connections in [32, 256] {
+        let (one, one_us) = run(&deployment.servers[..1], connections);
+        let (two, two_us) = run(&deployment.servers, connections);
+        println!("{:>7} {connections:>5} {one:>9.0} {:>9.2} {one_us:>9.1}", 1, 1.0);
+        println!("{:>7} {connections:>5} {two:>9.0} {:>9.2} {two_us:>9.1}", 2, two / one);
+    }
+    Ok(())
+}
+
+// ---- peers -----------------------------------------------------------------
+
+/// The same cycles on others, each beside Quorate in the same run.
+fn peers() -> Result<(), Error> {
+    let deployments = [deployment(1, 1), deployment(3, 1)];
+    let ours = |i: usize, connections: usize| {
+        let Deployment { nodes, servers, .. } = &deployments[i];
+        let runs = (0..3).map(|_| measure("lock", &servers[0].0, servers[0].1, nodes, connections)).collect();
+        median(runs)
+    };
+    println!("{:<14} {:>2} {:>5} {:>9} {:>12}", "peer", "N", "C", "cycles/s", "quorate is x");
+    let port = free_port();
+    let config = tempfile::NamedTempFile::new()?;
+    let redis_port = deployments[0].urls[0].rsplit(':').next().unwrap_or_default();
+    std::fs::write(
+        config.path(),
+        format!(
+            "{{\"redis_host\":\"127.0.0.1\",\"redis_port\":{redis_port},\"http_host\":\"127.0.0.1\",\"http_port\":{port},\
+             \"threads\":2,\"pool_size\":8,\"daemonize\":false,\"verbosity\":0,\"logfile\":\"/dev/null\"}}"
+        ),
+    )?;
+    match Command::new("webdis").arg(config.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
+        Err(why) => println!("webdis: {why}"),
+        Ok(child) => {
+            let webdis = Process { child, _output: None };
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            while TcpStream::connect(address).is_err() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            for connections in [32, 256] {
+                let runs = (0..3).map(|_| measure("webdis", &webdis, address, &[], connections)).collect();
+                let (theirs, ours) = (median(runs), ours(0, connections));
+                let ratio = ours.cycles_per_s / theirs.cycles_per_s;
+                println!(
+                    "{:<14} {:>2} {connections:>5} {:>9.0} {ratio:>12.2}",
+                    "webdis", 1, theirs.cycles_per_s
+                );
+                assert_eq!(theirs.failures, 0.0);
+            }
+        }
+    }
+    for connections in [32, 256] {
+        let output = Command::new("node")
+            .args(["-e", REDLOCK, &connections.to_string(), &seconds().to_string()])
+            .args(&deployments[1].urls)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                let theirs: f64 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
+                let ratio = ours(1, connections).cycles_per_s / theirs;
+                println!("{:<14} {:>2} {connections:>5} {theirs:>9.0} {ratio:>12.2}", "node-redlock", 3);
+            }
+            Ok(output) => println!("node-redlock: {}", String::from_utf8_lossy(&output.stderr)),
+            Err(why) => println!("node: {why}"),
+        }
+    }
+    Ok(())
+}
+
+/// Cycles a second of node-redlock in one process, without HTTP.
+const REDLOCK: &str = r"
+const { default: Redlock } = require('redlock');
+const Redis = require('ioredis');
+const [connections, seconds, ...urls] = process.argv.slice(1);
+const redlock = new Redlock(urls.map((url) => new Redis(url)), { retryCount: 0 });
+const end = Date.now() + seconds * 1000;
+let cycles = 0;
+async function work(worker) {
+  for (let i = 0; Date.now() < end; i++) {
+    const lock = await redlock.acquire([`bench:${worker}:${i % 16}`], 10000);
+    await lock.release();
+    cycles++;
+  }
+}
+const begun = Date.now();
+Promise.all(Array.from({ length: connections }, (_, worker) => work(worker))).then(() => {
+  console.log(cycles / ((Date.now() - begun) / 1000));
+  process.exit(0);
+});
+";
