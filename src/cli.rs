@@ -535,7 +535,8 @@ fn serve(args: &ServeArgs, role: Role) -> ExitCode {
         return wrong(exit::USAGE, cause);
     }
     let log_format = config.log_format;
-    match server::block_on(config.threads, server::run(config, role)) {
+    let nodes = config.redis.len();
+    match server::block_on(config.threads, nodes, server::run(config, role)) {
         Ok(Ok(code)) => code,
         // Where the log is for machines, the last words are too.
         Ok(Err(cause)) if log_format == LogFormat::Json => {
@@ -555,7 +556,7 @@ fn initialize(args: &ServeArgs) -> ExitCode {
     if let Err(cause) = server::logging::start(&config) {
         return wrong(exit::USAGE, cause);
     }
-    match server::block_on(1, server::initialize(config)) {
+    match server::block_on(1, 0, server::initialize(config)) {
         Ok(Ok(report)) => print(&report),
         Ok(Err(cause)) => wrong(1, cause),
         Err(cause) => wrong(1, cause),
@@ -583,7 +584,7 @@ fn run_command(args: RunArgs) -> ExitCode {
         Ok(client) => client,
         Err(failure) => return wrong(failure.status(), failure),
     };
-    match server::block_on(1, run::run(&client, &job)) {
+    match server::block_on(1, 0, run::run(&client, &job)) {
         Ok(status) => ExitCode::from(status),
         Err(cause) => wrong(exit::UNAVAILABLE, cause),
     }
@@ -767,7 +768,7 @@ fn fence(command: FenceCommand) -> Result<Question, Failure> {
 /// Asks, prints the answer, and says by the exit status what came of it.
 fn ask(question: Result<Question, Failure>) -> ExitCode {
     let outcome = question.and_then(|question| {
-        server::block_on(1, answer(question)).map_err(|cause| Failure::Unreachable(cause.to_string()))?
+        server::block_on(1, 0, answer(question)).map_err(|cause| Failure::Unreachable(cause.to_string()))?
     });
     match outcome {
         Ok(answer) => print_json(&answer),
@@ -812,7 +813,7 @@ async fn answer(question: Question) -> Result<Value, Failure> {
 
 fn healthcheck(args: &HealthcheckArgs) -> ExitCode {
     let path = if args.live { "livez" } else { "readyz" };
-    let asked = server::block_on(1, async {
+    let asked = server::block_on(1, 0, async {
         let client = Client::new(&args.server)?;
         client.probe(path, args.timeout.0).await
     });
