@@ -324,8 +324,7 @@ impl Real<'_> {
             Ok(reply) => Ok(value(reply)),
             Err(error) => {
                 let text = format!("{} {}", error.code().unwrap_or("?"), error.detail().unwrap_or_default());
-                // Redis adds where in which script a command failed.
-                Err(text.split(" script: ").next().unwrap_or_default().trim_end().to_owned())
+                Err(plain(&text))
             }
         }
     }
@@ -387,6 +386,35 @@ impl Real<'_> {
     }
 }
 
+/// An error without what Redis adds: where in which script a command failed; Redis 6 says so in front.
+fn plain(text: &str) -> String {
+    let text = text.split(" script: ").next().unwrap_or_default().trim_end();
+    let told =
+        text.strip_prefix("ERR Error running script (call to ").and_then(|rest| rest.split_once("): "));
+    let Some((_, told)) = told else { return in_quotes(text) };
+    // The place where it was raised, once or twice; Lua's own errors keep theirs.
+    let place =
+        |text: &str| text.strip_prefix("@user_script:")?.split_once(": ").map(|(_, rest)| rest.to_owned());
+    let told = place(told).unwrap_or(told.to_owned());
+    let told = place(&told).unwrap_or(told);
+    let told = match told.strip_prefix('-') {
+        Some(told) => told.to_owned(),
+        None if told.starts_with(char::is_uppercase) => told,
+        None => format!("ERR {told}"),
+    };
+    in_quotes(&told)
+}
+
+/// Redis 6 names the command without them.
+fn in_quotes(text: &str) -> String {
+    match text.strip_prefix("ERR invalid expire time in ") {
+        Some(command) if !command.starts_with('\'') => {
+            format!("ERR invalid expire time in '{command}' command")
+        }
+        _ => text.to_owned(),
+    }
+}
+
 fn line(input: &mut impl BufRead) -> String {
     let mut line = String::new();
     input.read_line(&mut line).unwrap();
@@ -407,7 +435,7 @@ fn read_reply(input: &mut impl BufRead) -> Result<Value, String> {
             Ok(Value::Text(String::from_utf8_lossy(&text).into_owned()))
         }
         "*" => (0..number()).map(|_| read_reply(input)).collect::<Result<_, _>>().map(Value::List),
-        _ => Err(head[1..].split(" script: ").next().unwrap_or_default().trim_end().to_owned()),
+        _ => Err(plain(&head[1..])),
     }
 }
 
