@@ -150,7 +150,7 @@ pub async fn acquire(
     what: impl Acquires,
     options: AcquireOptions,
 ) -> Result<Response, Problem> {
-    let granted = ctx.service.acquire(&what.target(), options).await?;
+    let granted = ctx.service.acquire(&what.target(), &options).await?;
     delivery::lease(granted, |lease| delivery::to_bytes(&what.show(lease, ctx.wall_ms())))
 }
 
@@ -167,7 +167,7 @@ pub async fn hold(
     if options.wait_ms > 0 {
         return Ok(streams::answer(slot, ctx.service.hold(target, options), render));
     }
-    let granted = ctx.service.acquire(&target, options).await?;
+    let granted = ctx.service.acquire(&target, &options).await?;
     Ok(streams::answer(slot, ctx.service.hold_granted(held, granted), render))
 }
 

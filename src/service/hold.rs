@@ -48,7 +48,7 @@ impl Service {
             let held = target.held();
             yield HoldEvent::Waiting { position: service.waiting(&held) + 1 };
             // Boxed, since a stream that holds has no use for the room that waiting takes.
-            match Box::pin(service.acquire(&target, options)).await {
+            match Box::pin(service.acquire(&target, &options)).await {
                 Err(why) => yield HoldEvent::Denied(why),
                 Ok(granted) => {
                     for await event in service.hold_granted(held, granted) {

@@ -130,15 +130,15 @@ impl Service {
     ///
     /// # Errors
     /// See [`ServiceError`].
-    pub async fn acquire(&self, target: &Target, options: AcquireOptions) -> Result<Granted, ServiceError> {
+    pub async fn acquire(&self, target: &Target, options: &AcquireOptions) -> Result<Granted, ServiceError> {
         let started = self.engine.clock().now();
         let primitive = target.primitive();
         let mut outcome = Outcome { primitive, started, outcome: Acquisition::Cancelled };
         let scope = target.scope(self.engine.keys());
-        let contender = Contender {
+        let mut contender = Contender {
             service: self,
             target,
-            options: &options,
+            options,
             room: room_key(&scope),
             scope,
             started,
@@ -243,7 +243,7 @@ impl Service {
 }
 
 impl Contender<'_> {
-    async fn run(mut self) -> Result<Granted, ServiceError> {
+    async fn run(&mut self) -> Result<Granted, ServiceError> {
         let rooms = &self.service.rooms;
         if rooms.is_closed() {
             return Err(ServiceError::ShuttingDown);

@@ -188,7 +188,7 @@ async fn ask_for_everything(replies: Vec<Result<Value, NodeError>>) {
         for (wait_ms, request) in [(0, None), (50, RequestId::new("request").ok())] {
             let note = Note { candidate: Candidate::new("c").ok(), ..Note::default() };
             let options = AcquireOptions { ttl_ms: 1000, wait_ms, note, request };
-            drop(tokio::time::timeout(patience, service.acquire(&target, options)).await);
+            drop(tokio::time::timeout(patience, service.acquire(&target, &options)).await);
         }
         let (extend, release) = (service.extend(&held, handle, None), service.release(&held, handle));
         drop(tokio::time::timeout(patience, extend).await);

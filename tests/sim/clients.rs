@@ -593,7 +593,7 @@ async fn serve(
     there: Duration,
 ) -> Option<Result<Granted, ServiceError>> {
     sleep(there).await;
-    town.at(&process, process.service.acquire(&target, options)).await
+    town.at(&process, process.service.acquire(&target, &options)).await
 }
 
 /// The server has written its answer.

@@ -245,7 +245,7 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
         let wait_ms = rest(500).as_millis() as u64;
         let options = AcquireOptions { ttl_ms: 500, wait_ms, note: Note::default(), request: None };
         let began = checkers.begin();
-        match process.service.acquire(&target, options).await {
+        match process.service.acquire(&target, &options).await {
             Ok(granted) => {
                 let lease = granted.deliver();
                 let resources = names.of(&target, &lease.slots);

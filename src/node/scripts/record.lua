@@ -1,6 +1,6 @@
 -- Shared beginning of every script: the stored form of a lease, and the time.
 --
--- A lease lives in ONE string key, so that a grant is one GET and one SET. The
+-- A lease lives in ONE string key, so that a grant reads and sets one key. The
 -- key outlives the lease by the fence retention, since it also keeps the fence:
 --
 --   FENCE                                         nobody holds it; the fence remains
