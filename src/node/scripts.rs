@@ -1,5 +1,7 @@
 //! The list of scripts that run at a node. Redis and the embedded node run the very same text.
 
+use std::sync::LazyLock;
+
 use super::{NodeError, Value};
 
 /// One of the scripts under `scripts/`, each of which documents its keys, arguments and replies.
@@ -47,8 +49,16 @@ impl Script {
         Self::Mark,
     ];
 
-    /// The full text, shared beginning included.
-    pub const fn text(self) -> &'static str {
+    /// The full text, shared beginning included, as a node gets it: without comments and indentation,
+    /// line by line as it stands in the files. Longer than 16 KiB it must not be: a node that wants a
+    /// password would refuse whoever has none for the length, and not say that it wants one.
+    pub fn text(self) -> &'static str {
+        static TEXTS: LazyLock<[String; Script::COUNT]> =
+            LazyLock::new(|| Script::ALL.map(|script| bare(script.source())));
+        &TEXTS[self as usize]
+    }
+
+    const fn source(self) -> &'static str {
         match self {
             Self::Acquire | Self::Extend | Self::Release => concat!(
                 include_str!("scripts/record.lua"),
@@ -102,6 +112,11 @@ impl Script {
     }
 }
 
+fn bare(source: &str) -> String {
+    let lines = source.lines().map(str::trim).map(|line| if line.starts_with("--") { "" } else { line });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// The reply of a batch that holds one call, in the form that other scripts reply in.
 ///
 /// # Errors
@@ -124,6 +139,16 @@ pub fn reply_of_one(script: Script, reply: Value) -> Result<Value, NodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_script_is_too_long_for_a_node_that_wants_a_password() {
+        for script in Script::ALL {
+            let text = script.text();
+            assert!(text.len() < 16 << 10, "{}: {} bytes", script.name(), text.len());
+            assert_eq!(text.lines().count(), script.source().lines().count());
+            assert!(!text.lines().any(|line| line.starts_with("--")));
+        }
+    }
 
     #[test]
     fn every_script_stands_at_the_place_of_its_discriminant() {

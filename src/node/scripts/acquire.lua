@@ -36,7 +36,7 @@ local function acquire(text, k, n, a, m)
     end
   end
 
-  local token, new = proposed, nil
+  local token, absent = proposed, false
   for i = k + 1, last do
     local record = look(i)
     if record then
@@ -54,7 +54,7 @@ local function acquire(text, k, n, a, m)
       end
       if fence >= token then token = digits(fence + 1) end
     elseif last == k + 1 and not index then
-      new = 'NX'
+      absent = true
     else
       -- An error where something else is stored there.
       call('GET', KEYS[i])
@@ -69,8 +69,8 @@ local function acquire(text, k, n, a, m)
   end
   local record = token .. ' ' .. token .. ' ' .. ends .. ' ' .. sub(text, 26)
   for i = k + 1, last do
-    -- Without a life that Redis would have to turn into an end for its replicas.
-    if not new then
+    -- With an end, since Redis makes one of a life for its replicas.
+    if not absent then
       call('SET', KEYS[i], record, 'PXAT', forgotten)
     elseif not call('SET', KEYS[i], record, 'PXAT', forgotten, 'NX') then
       -- What is stored there is no string, as this error says.

@@ -8,7 +8,8 @@
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
 -- Reply {1, remaining, ttl, data, request, slots}; 0 not held (any more); -2
 local function extend(text, k, n, a, m)
-  local token, mine, given, claim = sub(text, 2, 17), sub(text, 18, 49), sub(text, 50, 57), m > 0 and ARGV[a] or '-'
+  local token, mine, given = sub(text, 2, 17), sub(text, 18, 49), sub(text, 50, 57)
+  local claim = m > 0 and ARGV[a] or '-'
 
   local keys, first, last, index, slots = KEYS, k, k + n - 1, nil, ''
   if m > 1 then

@@ -26,7 +26,9 @@ end
 -- where it has expired.
 local function fence_of(record)
   if #record == 16 and find(record, '^%d+$') then return record, '' end
-  if byte(record, 17) ~= 32 or byte(record, 48) ~= 32 or byte(record, 81) ~= 32 then error('not a lease record') end
+  if byte(record, 17) ~= 32 or byte(record, 48) ~= 32 or byte(record, 81) ~= 32 then
+    error('not a lease record')
+  end
   if sub(record, 35, 47) <= now_text then return sub(record, 1, 16), '' end
   return sub(record, 1, 16), sub(record, 49, 80)
 end
@@ -36,10 +38,9 @@ end
 local of_text, of_ttl, of_end, of_fence
 local function life(text)
   if text ~= of_text then
-    of_ttl = tonumber(text)
-    of_end = string.format('%.0f', now + of_ttl)
-    of_fence = string.format('%.0f', now + of_ttl + ARGV[3])
-    of_text = text
+    local ttl = tonumber(text)
+    of_end, of_fence = string.format('%.0f', now + ttl), string.format('%.0f', now + ttl + ARGV[3])
+    of_text, of_ttl = text, ttl
   end
   return of_ttl, of_end, of_fence
 end
