@@ -233,6 +233,21 @@ impl Client {
     }
 }
 
+/// How many wait for a lock at one server.
+fn waiters_of(address: SocketAddr, name: &str) -> usize {
+    let body = request(address, "GET", &format!("/v1/locks/{name}"), "").1;
+    let text = body.split("\"waiters\":").nth(1).unwrap_or("0");
+    text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+}
+
+/// What `load` printed.
+fn load_figures(output: &std::process::Output) -> Vec<f64> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let figures: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(figures.len(), 6, "{text} {}", String::from_utf8_lossy(&output.stderr));
+    figures
+}
+
 fn field<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     let start = body.find(&format!("\"{name}\":\""))? + name.len() + 4;
     body[start..].split('"').next()
@@ -345,10 +360,7 @@ fn measure(
             .args(["load", kind, &address.to_string(), &connections.to_string(), &length.to_string()])
             .output()
             .expect("the load generator");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let words: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        assert_eq!(words.len(), 6, "{text} {}", String::from_utf8_lossy(&output.stderr));
-        words
+        load_figures(&output)
     };
     run(1);
     let cpu = |processes: &[Process]| processes.iter().map(Process::cpu).sum::<f64>();
@@ -516,14 +528,7 @@ async fn handover_run(
         }));
     }
     // All in the queue before the first release.
-    let queued = || -> usize {
-        let count = |address: &SocketAddr| -> usize {
-            let body = request(*address, "GET", "/v1/locks/hand", "").1;
-            let text = body.split("\"waiters\":").nth(1).unwrap_or("0");
-            text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
-        };
-        addresses.iter().map(count).sum()
-    };
+    let queued = || addresses.iter().map(|&address| waiters_of(address, "hand")).sum::<usize>();
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -764,11 +769,7 @@ fn crowd_client(args: &[String]) -> Result<(), Error> {
         open.push(stream);
     }
     if kind == "wait" {
-        let waiting = |i: usize| -> usize {
-            let body = request(address, "GET", &format!("/v1/locks/crowd:{i}"), "").1;
-            let text = body.split("\"waiters\":").nth(1).unwrap_or("0");
-            text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
-        };
+        let waiting = |i: usize| waiters_of(address, &format!("crowd:{i}"));
         while (0..CROWD_NAMES).map(waiting).sum::<usize>() < count {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -796,9 +797,7 @@ fn held() -> Result<(), Error> {
     let me = std::env::current_exe()?;
     let address = deployment.servers[0].1.to_string();
     let output = Command::new(me).args(["load", "held", &address, "64", &count.to_string()]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let words: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    assert_eq!(words.len(), 6, "{text} {}", String::from_utf8_lossy(&output.stderr));
+    let words = load_figures(&output);
     let bytes = (info("used_memory") - before) as f64 / words[0];
     println!(
         "{} locks held, {} refused, {:.0} acquired/s: {bytes:.0} bytes each on a node; {} keys, {} of them expire by themselves",
@@ -833,8 +832,7 @@ fn servers() -> Result<(), Error> {
         let mut per_s = 0.0;
         for load in loads {
             let output = load.wait_with_output().expect("its output");
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let words: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            let words = load_figures(&output);
             cycles += words[0];
             per_s += words[0] / words[5];
         }

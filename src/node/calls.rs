@@ -88,10 +88,6 @@ impl Scope {
         matches!(self, Self::Slots(_))
     }
 
-    fn is_one_record(&self) -> bool {
-        matches!(self, Self::Records(keys) if keys.len() == 1)
-    }
-
     /// KEYS and slots of acquire.lua and heal.lua, which name the slots.
     fn with_slots(&self, mut command: Command, slots: &[u32]) -> Command {
         match self {
@@ -161,27 +157,31 @@ fn slot_args(mut command: Command, scope: &Scope, slots: &[u32]) -> Command {
 
 /// Command of acquire.lua.
 pub fn acquire(keys: &Keys, ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
-    let is_plain = ask.request.is_none() && !ask.look_only && ask.scope.is_one_record();
     let request = ask.request.unwrap_or("-");
+    let more = match ask.scope {
+        Scope::Slots(_) => 2 + ask.slots.len(),
+        Scope::Records(_) if ask.request.is_some() || ask.look_only => 2,
+        Scope::Records(_) => 0,
+    };
     let command = Command::new(Script::Acquire).key_of(&[&keys.tombstone, lease.expose()]);
-    let command = ask.scope.with_slots(command, ask.slots).text(&[
-        if is_plain { "A" } else { "a" },
-        Digits::<16>::of(proposed).as_str(),
-        Digits::<8>::of(ask.ttl_ms).as_str(),
-        lease.expose(),
-        " ",
-        itoa::Buffer::new().format(ask.ttl_ms),
-        " ",
-        request,
-        " ",
-        ask.data,
-    ]);
-    if is_plain {
+    let command = ask.scope.with_slots(command, ask.slots).call(
+        &[
+            Digits::<16>::of(proposed).as_str(),
+            Digits::<8>::of(ask.ttl_ms).as_str(),
+            lease.expose(),
+            " ",
+            itoa::Buffer::new().format(ask.ttl_ms),
+            " ",
+            request,
+            " ",
+            ask.data,
+        ],
+        more,
+    );
+    if more == 0 {
         return command;
     }
-    let slots = if ask.scope.is_slots() { ask.slots } else { &[] };
-    let command = command.counts(2 + slots.len()).arg(request).number(u64::from(ask.look_only));
-    slot_args(command, ask.scope, slots)
+    slot_args(command.arg(request).number(u64::from(ask.look_only)), ask.scope, ask.slots)
 }
 
 /// A lease as one node stores it.
@@ -308,27 +308,19 @@ pub fn extend(
         Renewal::Own => "own     ",
         Renewal::Keep => "keep    ",
     };
-    let op = if is_plain(scope, claim) { "E" } else { "e" };
     let token = Digits::<16>::of(token.get());
-    let command = scope.lease_keys(Command::new(Script::Extend));
-    let command = command.text(&[op, token.as_str(), lease.expose(), renewal, data.unwrap_or("")]);
-    by_lease(command, scope, claim)
+    let parts = [token.as_str(), lease.expose(), renewal, data.unwrap_or("")];
+    by_lease(Command::new(Script::Extend), &parts, scope, claim)
 }
 
-/// Whether extend.lua and release.lua are to be told nothing beside one record and the lease.
-fn is_plain(scope: &Scope, claim: Option<Claim>) -> bool {
-    claim.is_none() && scope.is_one_record()
-}
-
-/// The last arguments of extend.lua and release.lua, where they are of use.
-fn by_lease(command: Command, scope: &Scope, claim: Option<Claim>) -> Command {
-    if is_plain(scope, claim) {
-        return command;
-    }
-    let command = match (claim, scope.is_slots()) {
-        (None, false) => return command.counts(0),
-        (None, true) => command.counts(2).arg("-"),
-        (Some(Claim(claim)), is_slots) => command.counts(1 + usize::from(is_slots)).number(u64::from(claim)),
+/// A call of extend.lua or release.lua: its keys, its text, and more where that is of use.
+fn by_lease(command: Command, parts: &[&str], scope: &Scope, claim: Option<Claim>) -> Command {
+    let more = if scope.is_slots() { 2 } else { usize::from(claim.is_some()) };
+    let command = scope.lease_keys(command).call(parts, more);
+    let command = match claim {
+        Some(Claim(claim)) => command.number(u64::from(claim)),
+        None if scope.is_slots() => command.arg("-"),
+        None => command,
     };
     if scope.is_slots() { command.arg("1") } else { command }
 }
@@ -409,10 +401,8 @@ pub fn release(
     tell: bool,
     claim: Option<Claim>,
 ) -> Command {
-    let op = if is_plain(scope, claim) { "R" } else { "r" };
-    let command = scope.lease_keys(Command::new(Script::Release));
-    let command = command.text(&[op, lease.expose(), if tell { "1" } else { "0" }]);
-    let mut command = by_lease(command, scope, claim);
+    let parts = [lease.expose(), if tell { "1" } else { "0" }];
+    let mut command = by_lease(Command::new(Script::Release), &parts, scope, claim);
     command.tombstones = Some(Arc::clone(&keys.tombstone));
     command.settle = Some(settle);
     command

@@ -94,7 +94,7 @@ impl Command {
     /// Adds a key that consists of `parts`.
     pub fn key_of(mut self, parts: &[&str]) -> Self {
         debug_assert_eq!(self.keys, self.words.len());
-        self.words.push_parts(parts);
+        self.words.push_parts(parts.iter().copied());
         self.keys += 1;
         self
     }
@@ -116,16 +116,22 @@ impl Command {
         self.arg(Digits::<16>::of(token).as_str())
     }
 
-    /// Adds one argument that consists of `parts`.
-    pub fn text(mut self, parts: &[&str]) -> Self {
-        self.words.push_parts(parts);
+    /// Adds the text of a call of a batch, which consists of `parts`. Behind it come so many `more`
+    /// arguments; only where there are none, and the keys are those of one record, nothing is counted.
+    pub fn call(mut self, parts: &[&str], more: usize) -> Self {
+        let (plain, counted, keys) = match self.script {
+            Script::Acquire => ("A", "a", 2),
+            Script::Extend => ("E", "e", 1),
+            _ => ("R", "r", 1),
+        };
+        let is_plain = more == 0 && self.keys == keys;
+        let letter = if is_plain { plain } else { counted };
+        self.words.push_parts(std::iter::once(letter).chain(parts.iter().copied()));
+        if !is_plain {
+            self.words.push_number(self.keys as u64);
+            self.words.push_number(more as u64);
+        }
         self
-    }
-
-    /// In a batch: how many keys there are, and how many arguments come behind this.
-    pub fn counts(self, arguments: usize) -> Self {
-        let keys = self.keys as u64;
-        self.number(keys).number(arguments as u64)
     }
 
     /// The keys (without the marker's).
@@ -159,11 +165,11 @@ impl Command {
 }
 
 /// A number with leading zeros, `N` digits in all; of a larger one the last.
-pub struct Digits<const N: usize>([u8; N]);
+pub(crate) struct Digits<const N: usize>([u8; N]);
 
 impl<const N: usize> Digits<N> {
     /// Those of `number`.
-    pub fn of(number: u64) -> Self {
+    pub(crate) fn of(number: u64) -> Self {
         let mut digits = [b'0'; N];
         let mut rest = number;
         for digit in digits.iter_mut().rev() {
@@ -174,7 +180,7 @@ impl<const N: usize> Digits<N> {
     }
 
     /// As text.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         // Digits are UTF-8.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }

@@ -19,17 +19,17 @@ const USUAL: usize = 448;
 
 impl Words {
     pub(super) fn push(&mut self, word: &str) {
-        self.push_parts(&[word]);
+        self.push_parts([word].into_iter());
     }
 
     /// One word, of `parts`.
-    pub(super) fn push_parts(&mut self, parts: &[&str]) {
+    pub(super) fn push_parts<'a>(&mut self, parts: impl Iterator<Item = &'a str> + Clone) {
         if self.spans.is_empty() {
             self.resp.reserve(USUAL);
         }
         self.resp.push('$');
         // Nearly all words are shorter than a hundred bytes.
-        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        let length = parts.clone().map(str::len).sum::<usize>();
         if length < 100 {
             if length >= 10 {
                 self.resp.push(char::from(b'0' + (length / 10) as u8));
@@ -81,7 +81,7 @@ mod tests {
         words.push("käse");
         words.push_number(u64::MAX);
         words.push(&"x".repeat(100));
-        words.push_parts(&["a", "", "bc"]);
+        words.push_parts(["a", "", "bc"].into_iter());
         assert_eq!((words.len(), words.get(0), words.get(1)), (5, "", "käse"));
         assert_eq!(words.get(4), "abc");
         assert_eq!(words.get(2), u64::MAX.to_string());

@@ -157,18 +157,13 @@ fn tombstone(lease: &str) -> String {
 
 fn script(script: Script, marker: Option<Marker>, keys: &[String], args: &[String]) -> Step {
     let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
+    let (command, args) = match args {
+        [text, more @ ..] if script.is_batched() => (command.call(&[text], more.len()), more),
+        args => (command, args),
+    };
     let mut command = args.iter().fold(command, |command, arg| command.arg(arg));
     command.tombstones = Some("q:undone:".into());
     Step::Script { command: Box::new(command), marker }
-}
-
-/// The arguments of one call of a batch that has so many keys, `usual` if it needs no counts.
-fn batched(text: String, keys: usize, usual: usize, more: Vec<String>) -> Vec<String> {
-    if keys == usual && more.is_empty() {
-        return vec![text];
-    }
-    let text = text[..1].to_lowercase() + &text[1..];
-    [vec![text, keys.to_string(), more.len().to_string()], more].concat()
 }
 
 fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
@@ -177,12 +172,12 @@ fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
     (marker(), lease(), one_of(&REQUESTS), ttl, token(now_us), look, data()).prop_map(
         |(marker, (lease, scope), request, ttl, token, look, data)| {
             let keys = [vec![tombstone(&lease)], scope.keys.clone()].concat();
-            let text = format!("A{token}{:0>8}{lease} {} {request} {data}", ttl.0, ttl.0);
+            let text = format!("{token}{:0>8}{lease} {} {request} {data}", ttl.0, ttl.0);
             let mut more = Vec::new();
             if look == "1" || request != "-" || !scope.slots.is_empty() {
                 more = [vec![request, look.to_owned()], scope.slots].concat();
             }
-            let args = batched(text, keys.len(), 2, more);
+            let args = [vec![text], more].concat();
             (script(Script::Acquire, marker.0, &keys, &args), ttl.1 || marker.1)
         },
     )
@@ -197,7 +192,7 @@ fn extend(now_us: u64) -> impl Strategy<Value = Timed> {
         } else {
             format!("{:0>8}", ttl.0)
         };
-        let args = batched(format!("E{token}{lease}{given}{data}"), keys.len(), 1, last);
+        let args = [vec![format!("{token}{lease}{given}{data}")], last].concat();
         (script(Script::Extend, marker.0, &keys, &args), ttl.1 || marker.1)
     })
 }
@@ -223,7 +218,7 @@ fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
 fn release() -> impl Strategy<Value = Timed> {
     (lease(), one_of(&["0", "1"])).prop_map(|((lease, scope), tell)| {
         let (keys, last) = scope.by_lease;
-        let args = batched(format!("R{lease}{tell}"), keys.len(), 1, last);
+        let args = [vec![format!("{lease}{tell}")], last].concat();
         (script(Script::Release, None, &keys, &args), false)
     })
 }

@@ -174,11 +174,11 @@ fn acquire(lease: &str, key: &str) -> Command {
     Command::new(Script::Acquire)
         .key(&format!("q:undone:{lease}"))
         .key(key)
-        .arg(&format!("A{token:016}00030000{lease} 30000 - {{}}"))
+        .call(&[&format!("{token:016}00030000{lease} 30000 - {{}}")], 0)
 }
 
 fn release(lease: &str, key: &str) -> Command {
-    let mut command = Command::new(Script::Release).key(key).arg(&format!("R{lease}1"));
+    let mut command = Command::new(Script::Release).key(key).call(&[lease, "1"], 0);
     command.tombstones = Some("q:undone:".into());
     command
 }

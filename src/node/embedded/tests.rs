@@ -90,6 +90,10 @@ fn marker(ahead_us: u64) -> Marker {
 
 fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String], args: &[String]) -> String {
     let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
+    let (command, args) = match args {
+        [text, more @ ..] if script.is_batched() => (command.call(&[text], more.len()), more),
+        args => (command, args),
+    };
     let mut command = args.iter().fold(command, |command, arg| command.arg(arg));
     command.tombstones = Some("q:undone:".into());
     text(node.eval(&command, script.votes().then(|| marker(ahead_us)).as_ref()))
@@ -159,28 +163,18 @@ impl On<'_> {
     }
 }
 
-/// The arguments of one call of a batch that has so many keys, `usual` if it needs no counts.
-fn batched(text: String, keys: usize, usual: usize, more: Vec<String>) -> Vec<String> {
-    if keys == usual && more.is_empty() {
-        return vec![text];
-    }
-    let text = text[..1].to_lowercase() + &text[1..];
-    [vec![text, keys.to_string(), more.len().to_string()], more].concat()
-}
-
 fn acquire(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>) -> String {
     let keys = [vec![tombstone(ask.lease)], on.keys()].concat();
-    let text = format!("A{:016}{TTL:08}{} {TTL} {} {{}}", ask.proposed, ask.lease, ask.request);
+    let text = format!("{:016}{TTL:08}{} {TTL} {} {{}}", ask.proposed, ask.lease, ask.request);
     let more = [strings(&[ask.request, if ask.look_only { "1" } else { "0" }]), on.slots()].concat();
     let more = if more == ["-", "0"] { Vec::new() } else { more };
-    run_ahead(node, Script::Acquire, ask.ahead_us, &keys, &batched(text, keys.len(), 2, more))
+    run_ahead(node, Script::Acquire, ask.ahead_us, &keys, &[vec![text], more].concat())
 }
 
 fn extend(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ttl: &str) -> String {
     let ttl = ttl.parse::<u64>().map_or_else(|_| format!("{ttl:8}"), |ttl| format!("{ttl:08}"));
-    let keys = on.channels();
-    let args = batched(format!("E{token:016}{lease}{ttl}"), keys.len(), 1, on.by_lease());
-    run_ahead(node, Script::Extend, MINUTE_US.max(token), &keys, &args)
+    let args = [vec![format!("{token:016}{lease}{ttl}")], on.by_lease()].concat();
+    run_ahead(node, Script::Extend, MINUTE_US.max(token), &on.channels(), &args)
 }
 
 fn heal(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64) -> String {
@@ -201,8 +195,7 @@ fn heal_until(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ends_ms
 }
 
 fn release(node: &EmbeddedNode, on: &On<'_>, lease: &str) -> String {
-    let keys = on.channels();
-    run(node, Script::Release, &keys, &batched(format!("R{lease}1"), keys.len(), 1, on.by_lease()))
+    run(node, Script::Release, &on.channels(), &[vec![format!("{lease}1")], on.by_lease()].concat())
 }
 
 fn read(node: &EmbeddedNode, on: &On<'_>) -> String {
@@ -714,7 +707,7 @@ async fn a_lost_round_is_undone_silently() {
     let (connection, sink) = listening(&node);
     connection.subscribe("q:lock:a".into()).await.unwrap();
     acquire(&node, &LOCK, &ASK);
-    assert_eq!(run(&node, Script::Release, &LOCK.keys(), &[format!("R{A}0")]), "1");
+    assert_eq!(run(&node, Script::Release, &LOCK.keys(), &[format!("{A}0")]), "1");
     assert_eq!(sink.hints.load(Ordering::Relaxed), 0);
 }
 
@@ -768,7 +761,7 @@ async fn tokios_paused_time_drives_the_nodes_clock() {
 async fn a_submitted_call_is_answered_before_submit_returns() {
     let node = node();
     let command = Command::new(Script::Acquire).key(&tombstone(A)).key("q:lock:a");
-    let command = Arc::new(command.arg(&format!("A{P:016}00030000{A} 30000 - {{}}")));
+    let command = Arc::new(command.call(&[&format!("{P:016}00030000{A} 30000 - {{}}")], 0));
     let marker = Some(Arc::new(marker(MINUTE_US)));
     let answer = Ballot::of_one(|seat| {
         let reply = ReplyTo::new(command.clone(), None, tokio::time::Instant::now(), Some(seat));
