@@ -495,15 +495,11 @@ impl Engine {
             armed: true,
         };
         let mut votes = GrantVotes::new(self.total(), proposed);
-        let mut ballot = self.ballot();
-        let asked = match order {
-            Order::Parallel => 0,
+        let (mut ballot, asked) = match order {
+            Order::Parallel => (self.ballot(), 0),
             Order::PrimaryFirst(primary) => {
                 match Box::pin(self.ask_primary(&command, primary, &mut grant, &mut votes)).await {
-                    Ok(asked) => {
-                        ballot = Ballot::new(1);
-                        asked
-                    }
+                    Ok(asked) => (Ballot::new(1), asked),
                     Err(refusal) => return Round::Refused(refusal),
                 }
             }
