@@ -51,7 +51,7 @@ fn pure(c: &mut Criterion) {
     };
     let lease = LeaseId::from_bits(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
     c.bench_function("encoding of an acquire for all nodes", |b| {
-        b.iter(|| calls::acquire(&keys, black_box(&ask), &lease, 1_790_000_000_000_000));
+        b.iter(|| calls::acquire(black_box(&ask), &lease, 1_790_000_000_000_000));
     });
 }
 

@@ -17,25 +17,45 @@ pub struct Keys {
     lock: Box<str>,
     election: Box<str>,
     semaphore: Box<str>,
-    tombstone: Arc<str>,
+    undone: Box<str>,
+    prefix: Arc<str>,
+    waiting: Arc<str>,
 }
 
 impl Keys {
     /// Keys that begin with `prefix` and a colon.
     pub fn new(prefix: &str) -> Self {
-        let below = |kind: &str| format!("{prefix}:{kind}").into();
+        let below = |kind: &str| -> Box<str> { format!("{prefix}:{kind}").into() };
         Self {
             marker: below("node"),
             lock: below("lock:"),
             election: below("election:"),
             semaphore: below("semaphore:"),
-            tombstone: format!("{prefix}:undone:").into(),
+            undone: below("undone"),
+            prefix: below("").into(),
+            waiting: below("waiting").into(),
         }
     }
 
     /// The marker of the node.
     pub fn marker(&self) -> &str {
         &self.marker
+    }
+
+    /// Says whether the node has any tombstone; each is this, a colon and its lease.
+    pub fn undone(&self) -> &str {
+        &self.undone
+    }
+
+    /// What all of them begin with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The channel that a server listens to as long as it listens to any other: where nobody does, a
+    /// node need not publish.
+    pub fn waiting(&self) -> &Arc<str> {
+        &self.waiting
     }
 
     /// A lock's record; its fence too. Also the channel of its releases.
@@ -156,15 +176,14 @@ fn slot_args(mut command: Command, scope: &Scope, slots: &[u32]) -> Command {
 }
 
 /// Command of acquire.lua.
-pub fn acquire(keys: &Keys, ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
+pub fn acquire(ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
     let request = ask.request.unwrap_or("-");
     let more = match ask.scope {
         Scope::Slots(_) => 2 + ask.slots.len(),
         Scope::Records(_) if ask.request.is_some() || ask.look_only => 2,
         Scope::Records(_) => 0,
     };
-    let command = Command::new(Script::Acquire).key_of(&[&keys.tombstone, lease.expose()]);
-    let command = ask.scope.with_slots(command, ask.slots).call(
+    let command = ask.scope.with_slots(Command::new(Script::Acquire), ask.slots).call(
         &[
             Digits::<16>::of(proposed).as_str(),
             Digits::<8>::of(ask.ttl_ms).as_str(),
@@ -376,7 +395,7 @@ pub fn heal(
     ends_ms: u64,
 ) -> Command {
     let slots = &extended.slots;
-    let command = Command::new(Script::Heal).key_of(&[&keys.tombstone, lease.expose()]);
+    let command = Command::new(Script::Heal).key(keys.undone()).key_of(&[keys.undone(), ":", lease.expose()]);
     let command = scope
         .with_slots(command, slots)
         .arg(lease.expose())
@@ -403,7 +422,7 @@ pub fn release(
 ) -> Command {
     let parts = [lease.expose(), if tell { "1" } else { "0" }];
     let mut command = by_lease(Command::new(Script::Release), &parts, scope, claim);
-    command.tombstones = Some(Arc::clone(&keys.tombstone));
+    command.prefix = Some(Arc::clone(&keys.prefix));
     command.settle = Some(settle);
     command
 }

@@ -314,8 +314,8 @@ impl Member {
         }
         let (gate, state) = match &standing {
             Standing::Voting(expected) => {
-                let key = self.keys.marker().into();
-                let marker = Marker { key, expected: Arc::clone(expected), bounds: self.bounds };
+                let (keys, expected) = (self.keys.clone(), Arc::clone(expected));
+                let marker = Marker { keys, expected, bounds: self.bounds };
                 (Gate::Open(Arc::new(marker)), 0)
             }
             Standing::Quarantined { .. } => (Gate::Shut(NodeError::Quarantined), 1),

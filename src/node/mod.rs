@@ -21,6 +21,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use ballot::{Seat, Vote};
+use calls::Keys;
 pub use scripts::Script;
 use words::Words;
 
@@ -74,8 +75,8 @@ pub struct Command {
     pub script: Script,
     /// For a release: how long it is worth being repeated at a node that does not answer.
     pub settle: Option<Settle>,
-    /// For a release: what the keys of tombstones begin with.
-    pub tombstones: Option<Arc<str>>,
+    /// For a release, which needs no marker: what all keys begin with.
+    pub prefix: Option<Arc<str>>,
     words: Words,
     keys: usize,
 }
@@ -83,7 +84,7 @@ pub struct Command {
 impl Command {
     /// A command with its keys; arguments follow by [`Command::arg`].
     pub fn new(script: Script) -> Self {
-        Self { script, settle: None, tombstones: None, words: Words::default(), keys: 0 }
+        Self { script, settle: None, prefix: None, words: Words::default(), keys: 0 }
     }
 
     /// Adds a key. All keys come before the first argument.
@@ -117,14 +118,14 @@ impl Command {
     }
 
     /// Adds the text of a call of a batch, which consists of `parts`. Behind it come so many `more`
-    /// arguments; only where there are none, and the keys are those of one record, nothing is counted.
+    /// arguments; only where there are none, and one key, nothing is counted.
     pub fn call(mut self, parts: &[&str], more: usize) -> Self {
-        let (plain, counted, keys) = match self.script {
-            Script::Acquire => ("A", "a", 2),
-            Script::Extend => ("E", "e", 1),
-            _ => ("R", "r", 1),
+        let (plain, counted) = match self.script {
+            Script::Acquire => ("A", "a"),
+            Script::Extend => ("E", "e"),
+            _ => ("R", "r"),
         };
-        let is_plain = more == 0 && self.keys == keys;
+        let is_plain = more == 0 && self.keys == 1;
         let letter = if is_plain { plain } else { counted };
         self.words.push_parts(std::iter::once(letter).chain(parts.iter().copied()));
         if !is_plain {
@@ -149,15 +150,22 @@ impl Command {
         (self.keys..self.words.len()).map(|i| self.words.get(i))
     }
 
+    /// ARGV 4 of batch.lua.
+    pub(crate) fn prefix<'a>(&'a self, marker: Option<&'a Marker>) -> &'a str {
+        marker.map(|marker| marker.keys.prefix()).or(self.prefix.as_deref()).unwrap_or_default()
+    }
+
     /// KEYS and ARGV of a run for this command alone.
     pub fn invocation(&self, marker: Option<&Marker>) -> (Vec<String>, Vec<String>) {
-        let keys = marker.iter().map(|marker| &*marker.key).chain(self.keys()).map(str::to_owned).collect();
+        let undone = marker.filter(|_| self.script.is_batched()).map(|marker| marker.keys.undone());
+        let marked = marker.map(|marker| marker.keys.marker()).into_iter().chain(undone);
+        let keys = marked.chain(self.keys()).map(str::to_owned).collect();
         let mut args: Vec<String> = marker.iter().map(|marker| marker.expected.to_string()).collect();
         if self.script.is_batched() {
             args.resize_with(1, String::new);
             let bounds = marker.map_or([0, 0], |marker| marker.bounds.batch_args());
             args.extend(bounds.map(|bound| bound.to_string()));
-            args.push(self.tombstones.as_deref().unwrap_or_default().to_owned());
+            args.push(self.prefix(marker).to_owned());
         }
         args.extend(self.args().map(str::to_owned));
         (keys, args)
@@ -198,8 +206,8 @@ pub struct Settle {
 /// The marker that a voting script compares (PROTOCOL §4).
 #[derive(Debug, Clone)]
 pub struct Marker {
-    /// The key it is stored under.
-    pub key: Arc<str>,
+    /// Among them the one that it is stored under.
+    pub keys: Keys,
     /// What must be stored there.
     pub expected: Arc<str>,
     /// Goes with it in a batch.

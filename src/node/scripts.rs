@@ -63,9 +63,9 @@ impl Script {
             Self::Acquire | Self::Extend | Self::Release => concat!(
                 include_str!("scripts/record.lua"),
                 include_str!("scripts/state.lua"),
+                include_str!("scripts/release.lua"),
                 include_str!("scripts/acquire.lua"),
                 include_str!("scripts/extend.lua"),
-                include_str!("scripts/release.lua"),
                 include_str!("scripts/batch.lua"),
             ),
             Self::Heal => with_record!("heal"),

@@ -69,6 +69,8 @@ pub struct Hub {
     members: Vec<Arc<Member>>,
     /// In order, so that a simulation rings them in the same order each time.
     channels: Mutex<BTreeMap<Arc<str>, Channel>>,
+    /// Subscribed with each of them, so that a node knows whether anybody listens at all.
+    waiting: Arc<str>,
 }
 
 struct Sink {
@@ -93,13 +95,13 @@ impl HintSink for Sink {
 }
 
 impl Hub {
-    /// A hub that listens to these members.
-    pub fn new(members: Vec<Arc<Member>>) -> Arc<Self> {
+    /// A hub that listens to these members, and then also to the channel `waiting`.
+    pub fn new(members: Vec<Arc<Member>>, waiting: Arc<str>) -> Arc<Self> {
         Arc::new_cyclic(|hub: &Weak<Self>| {
             for (node, member) in members.iter().enumerate() {
                 member.node().listen(Arc::new(Sink { hub: Weak::clone(hub), node }));
             }
-            Self { members, channels: Mutex::default() }
+            Self { members, channels: Mutex::default(), waiting }
         })
     }
 
@@ -136,13 +138,20 @@ impl Hub {
         subscription
     }
 
+    fn unsubscribe(&self, channel: &str) {
+        for member in &self.members {
+            member.node().unsubscribe(channel);
+        }
+    }
+
     async fn confirm(&self, channels: &[Arc<str>]) {
         let mut pending: Vec<_> = self
             .members
             .iter()
             .map(|member| {
+                let subscribe = |channel: &Arc<str>| member.node().subscribe(Arc::clone(channel));
                 let confirmations: Vec<_> =
-                    channels.iter().map(|channel| member.node().subscribe(Arc::clone(channel))).collect();
+                    std::iter::once(&self.waiting).chain(channels).map(subscribe).collect();
                 Box::pin(async move {
                     for confirmation in confirmations {
                         confirmation.await?;
@@ -182,10 +191,11 @@ impl Drop for Subscription {
             entry.bells.retain(|bell| !Arc::ptr_eq(bell, &self.bell));
             if entry.bells.is_empty() {
                 listened.remove(channel);
-                for member in &self.hub.members {
-                    member.node().unsubscribe(channel);
-                }
+                self.hub.unsubscribe(channel);
             }
+        }
+        if listened.is_empty() {
+            self.hub.unsubscribe(&self.hub.waiting);
         }
     }
 }

@@ -270,7 +270,7 @@ impl Engine {
                 Member::new(i, node, Arc::clone(&clock), keys.clone(), bounds, Arc::clone(&board))
             })
             .collect();
-        let hub = Hub::new(members.clone());
+        let hub = Hub::new(members.clone(), Arc::clone(keys.waiting()));
         Arc::new(Self {
             members,
             clock,
@@ -480,7 +480,7 @@ impl Engine {
     pub async fn grant(self: &Arc<Self>, ask: &Ask<'_>, order: Order) -> Round {
         let lease = LeaseId::from_bits(self.clock.random_bits());
         let proposed = self.propose();
-        let command = calls::acquire(&self.keys, ask, &lease, proposed);
+        let command = calls::acquire(ask, &lease, proposed);
         let command = Arc::new(command);
         // Counted from before the first byte is sent (§1.2).
         let started = self.clock.now();

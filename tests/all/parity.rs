@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::{Config, TestRunner};
 use quorate::clock::SeededClock;
-use quorate::node::calls::Bounds;
+use quorate::node::calls::{Bounds, Keys};
 use quorate::node::embedded::EmbeddedNode;
 use quorate::node::scripts::reply_of_one;
 use quorate::node::{Command, HintSink, Marker, Node, NodeError, Script, Value};
@@ -112,7 +112,7 @@ fn marker() -> impl Strategy<Value = (Option<Marker>, bool)> {
     (expected, clock_bound_ms, fence_retention_ms).prop_map(
         |(expected, clock_bound_ms, fence_retention_ms)| {
             let bounds = Bounds { clock_bound_ms, fence_retention_ms };
-            let marker = Marker { key: MARKER.into(), expected: expected.into(), bounds };
+            let marker = Marker { keys: Keys::new("q"), expected: expected.into(), bounds };
             (Some(marker), fence_retention_ms == 1)
         },
     )
@@ -162,7 +162,7 @@ fn script(script: Script, marker: Option<Marker>, keys: &[String], args: &[Strin
         args => (command, args),
     };
     let mut command = args.iter().fold(command, |command, arg| command.arg(arg));
-    command.tombstones = Some("q:undone:".into());
+    command.prefix = Some("q:".into());
     Step::Script { command: Box::new(command), marker }
 }
 
@@ -171,14 +171,13 @@ fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
     let ttl = life(&["100000", "100000", "200000"]);
     (marker(), lease(), one_of(&REQUESTS), ttl, token(now_us), look, data()).prop_map(
         |(marker, (lease, scope), request, ttl, token, look, data)| {
-            let keys = [vec![tombstone(&lease)], scope.keys.clone()].concat();
             let text = format!("{token}{:0>8}{lease} {} {request} {data}", ttl.0, ttl.0);
             let mut more = Vec::new();
             if look == "1" || request != "-" || !scope.slots.is_empty() {
                 more = [vec![request, look.to_owned()], scope.slots].concat();
             }
             let args = [vec![text], more].concat();
-            (script(Script::Acquire, marker.0, &keys, &args), ttl.1 || marker.1)
+            (script(Script::Acquire, marker.0, &scope.keys, &args), ttl.1 || marker.1)
         },
     )
 }
@@ -207,7 +206,7 @@ fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
     let lives = (ends, one_of(&["100000", "200000"]), retention());
     (marker(), lease(), one_of(&REQUESTS), token(now_us), lives, ahead(), data()).prop_map(
         |(marker, (lease, scope), request, token, (ends, ttl, retention), ahead, data)| {
-            let keys = [vec![tombstone(&lease)], scope.keys.clone()].concat();
+            let keys = [vec!["q:undone".to_owned(), tombstone(&lease)], scope.keys.clone()].concat();
             let args = vec![lease, token, ends, ttl, ahead, retention.0, request];
             let args = [args, vec![scope.count(), data], scope.slots].concat();
             (script(Script::Heal, marker.0, &keys, &args), retention.1)
@@ -597,6 +596,8 @@ fn compare(batches: bool) {
     let mut subscriber = client.get_connection().unwrap();
     let mut hints = subscriber.as_pubsub();
     hints.psubscribe("*").unwrap();
+    // Or a run of many calls would not publish.
+    hints.subscribe("q:waiting").unwrap();
     let raw = BufReader::new(TcpStream::connect(("127.0.0.1", server.port())).unwrap());
     let real = RefCell::new(Real { connection: client.get_connection().unwrap(), hints, raw });
 
@@ -612,7 +613,7 @@ fn compare(batches: bool) {
         let node = EmbeddedNode::new("run-1", clock.clone());
         let heard = Arc::new(Heard::default());
         node.listen(heard.clone());
-        for channel in LOCKS.into_iter().map(str::to_owned).chain([INDEX.to_owned()]) {
+        for channel in LOCKS.into_iter().chain([INDEX, "q:waiting"]).map(str::to_owned) {
             drop(node.subscribe(channel.into()));
         }
         for channel in SLOTS {

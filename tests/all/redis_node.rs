@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quorate::clock::{Clock, SystemClock};
 use quorate::node::ballot::Ballot;
-use quorate::node::calls::Bounds;
+use quorate::node::calls::{Bounds, Keys};
 use quorate::node::redis::{RedisNode, RedisOptions};
 use quorate::node::{
     Answer, BoxFuture, Call, Command, HintSink, Marker, Node, NodeError, ReplyTo, Script, Value,
@@ -171,21 +171,18 @@ fn mark(seen: &str, new: &str) -> Command {
 
 fn acquire(lease: &str, key: &str) -> Command {
     let token = SystemClock::new().wall_us();
-    Command::new(Script::Acquire)
-        .key(&format!("q:undone:{lease}"))
-        .key(key)
-        .call(&[&format!("{token:016}00030000{lease} 30000 - {{}}")], 0)
+    Command::new(Script::Acquire).key(key).call(&[&format!("{token:016}00030000{lease} 30000 - {{}}")], 0)
 }
 
 fn release(lease: &str, key: &str) -> Command {
     let mut command = Command::new(Script::Release).key(key).call(&[lease, "1"], 0);
-    command.tombstones = Some("q:undone:".into());
+    command.prefix = Some("q:".into());
     command
 }
 
 fn marker(expected: &str) -> Marker {
     let bounds = Bounds { clock_bound_ms: 60_000, fence_retention_ms: 600_000 };
-    Marker { key: "q:node".into(), expected: expected.into(), bounds }
+    Marker { keys: Keys::new("q"), expected: expected.into(), bounds }
 }
 
 /// Asks again and again until the answer is `good`.

@@ -448,7 +448,7 @@ async fn nodes_are_listened_to_only_while_somebody_waits() {
         }
     }
     eventually("all wait", || async { api.metric("quorate_waiters").await == 40.0 }).await;
-    eventually("one channel a name", || async { channels() == [2, 2, 2] }).await;
+    eventually("one channel a name and one for all", || async { channels() == [3, 3, 3] }).await;
     waiting.iter().for_each(JoinHandle::abort);
     eventually("nobody listens", || async { channels() == [0, 0, 0] }).await;
 }

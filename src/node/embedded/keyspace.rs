@@ -269,6 +269,22 @@ impl Keyspace {
         ))
     }
 
+    fn pubsub(&mut self, args: &[Vec<u8>]) -> Outcome {
+        let [what, channels @ ..] = args else { return Err(SYNTAX) };
+        if !what.eq_ignore_ascii_case(b"NUMSUB") {
+            return Err("ERR unknown subcommand".into());
+        }
+        let mut counts = Vec::new();
+        for channel in channels {
+            let listens = |listener: &&Listener| {
+                std::str::from_utf8(channel).is_ok_and(|channel| listener.channels.contains(channel))
+            };
+            let count = self.listeners.iter().filter(listens).count();
+            counts.extend([Reply::Bulk(channel.clone()), Reply::Int(count as i64)]);
+        }
+        Ok(Reply::List(counts))
+    }
+
     fn publish(&mut self, args: &[Vec<u8>]) -> Outcome {
         // Subscriptions are text, so that bytes which are none reach nobody.
         let Ok(channel) = std::str::from_utf8(&args[0]) else { return Ok(Reply::Int(0)) };
@@ -457,7 +473,7 @@ struct Verb {
 }
 
 #[rustfmt::skip]
-const VERBS: [Verb; 13] = {
+const VERBS: [Verb; 14] = {
     const ANY: usize = usize::MAX;
     [
         Verb { name: "GET", args_min: 1, args_max: 1, writes: false, grows: false, run: Keyspace::get },
@@ -465,6 +481,7 @@ const VERBS: [Verb; 13] = {
         Verb { name: "TIME", args_min: 0, args_max: 0, writes: false, grows: false, run: Keyspace::time },
         Verb { name: "MGET", args_min: 1, args_max: ANY, writes: false, grows: false, run: Keyspace::mget },
         Verb { name: "PUBLISH", args_min: 2, args_max: 2, writes: false, grows: false, run: Keyspace::publish },
+        Verb { name: "PUBSUB", args_min: 1, args_max: ANY, writes: false, grows: false, run: Keyspace::pubsub },
         Verb { name: "DEL", args_min: 1, args_max: ANY, writes: true, grows: false, run: Keyspace::del },
         Verb { name: "PTTL", args_min: 1, args_max: 1, writes: false, grows: false, run: Keyspace::pttl },
         Verb { name: "PEXPIRE", args_min: 2, args_max: 2, writes: true, grows: false, run: Keyspace::pexpire },

@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use super::*;
 use crate::clock::SeededClock;
 use crate::node::ballot::Ballot;
-use crate::node::calls::Bounds;
+use crate::node::calls::{Bounds, Keys};
 use crate::node::{Command, Marker, ReplyTo, Script};
 
 const NOW_MS: u64 = 1_790_000_000_000;
@@ -85,7 +85,7 @@ const ASK: Ask<'_> = Ask { lease: A, request: "-", proposed: P, ahead_us: MINUTE
 /// The marker that a voting call expects.
 fn marker(ahead_us: u64) -> Marker {
     let bounds = Bounds { clock_bound_ms: ahead_us / 1000, fence_retention_ms: RETENTION };
-    Marker { key: "q:node".into(), expected: MARKER.into(), bounds }
+    Marker { keys: Keys::new("q"), expected: MARKER.into(), bounds }
 }
 
 fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String], args: &[String]) -> String {
@@ -95,7 +95,7 @@ fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String]
         args => (command, args),
     };
     let mut command = args.iter().fold(command, |command, arg| command.arg(arg));
-    command.tombstones = Some("q:undone:".into());
+    command.prefix = Some("q:".into());
     text(node.eval(&command, script.votes().then(|| marker(ahead_us)).as_ref()))
 }
 
@@ -164,11 +164,10 @@ impl On<'_> {
 }
 
 fn acquire(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>) -> String {
-    let keys = [vec![tombstone(ask.lease)], on.keys()].concat();
     let text = format!("{:016}{TTL:08}{} {TTL} {} {{}}", ask.proposed, ask.lease, ask.request);
     let more = [strings(&[ask.request, if ask.look_only { "1" } else { "0" }]), on.slots()].concat();
     let more = if more == ["-", "0"] { Vec::new() } else { more };
-    run_ahead(node, Script::Acquire, ask.ahead_us, &keys, &[vec![text], more].concat())
+    run_ahead(node, Script::Acquire, ask.ahead_us, &on.keys(), &[vec![text], more].concat())
 }
 
 fn extend(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ttl: &str) -> String {
@@ -182,7 +181,7 @@ fn heal(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64) -> String {
 }
 
 fn heal_until(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ends_ms: u64) -> String {
-    let keys = [vec![tombstone(lease)], on.keys()].concat();
+    let keys = [strings(&["q:undone"]), vec![tombstone(lease)], on.keys()].concat();
     let args = [
         vec![lease.to_owned(), format!("{token:016}")],
         numbers(&[ends_ms, TTL, MINUTE_US, RETENTION]),
@@ -336,10 +335,10 @@ fn a_release_that_overtakes_its_acquire_leaves_nothing() {
     assert_eq!(release(&node, &BOTH, A), "0");
     assert_eq!(acquire(&node, &BOTH, &ASK), "-3");
     assert_eq!(heal(&node, &BOTH, A, P), "-3");
-    assert_eq!(node.keys(), ["q:node".to_owned(), tombstone(A)]);
+    assert_eq!(node.keys(), ["q:node".to_owned(), "q:undone".to_owned(), tombstone(A)]);
     assert_eq!(acquire(&node, &BOTH, &Ask { lease: B, ..ASK }), GRANTED);
     at(&node, 60_001);
-    assert!(node.get_raw(&tombstone(A)).is_none());
+    assert_eq!(node.keys().into_iter().find(|key| key.starts_with("q:undone")), None);
 }
 
 #[test]
@@ -686,6 +685,12 @@ async fn a_release_wakes_whoever_subscribed_and_no_one_else() {
     assert_eq!(first.connections(), (1, 1));
     second.subscribe(SEMAPHORE.into()).await.unwrap();
 
+    // Of many channels, a node asks first whether anybody listens to any.
+    acquire(&node, &BOTH, &ASK);
+    release(&node, &BOTH, A);
+    assert_eq!(first_sink.hints.load(Ordering::Relaxed), 0);
+    second.subscribe("q:waiting".into()).await.unwrap();
+
     acquire(&node, &BOTH, &ASK);
     release(&node, &BOTH, A);
     acquire(&node, &On::Slots(&[1, 2]), &Ask { lease: B, ..ASK });
@@ -760,7 +765,7 @@ async fn tokios_paused_time_drives_the_nodes_clock() {
 #[tokio::test]
 async fn a_submitted_call_is_answered_before_submit_returns() {
     let node = node();
-    let command = Command::new(Script::Acquire).key(&tombstone(A)).key("q:lock:a");
+    let command = Command::new(Script::Acquire).key("q:lock:a");
     let command = Arc::new(command.call(&[&format!("{P:016}00030000{A} 30000 - {{}}")], 0));
     let marker = Some(Arc::new(marker(MINUTE_US)));
     let answer = Ballot::of_one(|seat| {

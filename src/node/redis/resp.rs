@@ -51,14 +51,16 @@ impl ScriptBytes {
     /// Calls that share one run of their script.
     pub(super) fn put_batch(&self, calls: &[Call], sent: As, out: &mut Vec<u8>) {
         let marker = calls.iter().find_map(|call| call.marker.as_ref());
-        let keys = calls.iter().map(|call| call.command.keys().len()).sum::<usize>() + marker.iter().len();
+        let keys =
+            calls.iter().map(|call| call.command.keys().len()).sum::<usize>() + 2 * marker.iter().len();
         let args = calls.iter().map(|call| call.command.args().len()).sum::<usize>() + 4;
         put_length(out, b'*', 3 + keys + args);
         out.extend_from_slice(self.head(Script::Acquire, sent));
         let mut digits = [0; DIGITS];
         put_bulk(out, decimal(keys, &mut digits));
         if let Some(marker) = marker {
-            put_bulk(out, marker.key.as_bytes());
+            put_bulk(out, marker.keys.marker().as_bytes());
+            put_bulk(out, marker.keys.undone().as_bytes());
         }
         for call in calls {
             out.extend_from_slice(call.command.resp().0.as_bytes());
@@ -67,8 +69,8 @@ impl ScriptBytes {
         for bound in marker.map_or([0, 0], |marker| marker.bounds.batch_args()) {
             put_bulk(out, decimal(bound as usize, &mut digits));
         }
-        let tombstones = calls.iter().find_map(|call| call.command.tombstones.as_deref());
-        put_bulk(out, tombstones.unwrap_or_default().as_bytes());
+        let prefix = calls.first().map_or("", |call| call.command.prefix(marker.map(|marker| &**marker)));
+        put_bulk(out, prefix.as_bytes());
         for call in calls {
             out.extend_from_slice(call.command.resp().1.as_bytes());
         }
@@ -110,7 +112,7 @@ fn put_call(head: &[u8], call: &Call, out: &mut Vec<u8>) {
     let mut digits = [0; DIGITS];
     put_bulk(out, decimal(key_count, &mut digits));
     if let Some(marker) = &call.marker {
-        put_bulk(out, marker.key.as_bytes());
+        put_bulk(out, marker.keys.marker().as_bytes());
     }
     out.extend_from_slice(keys.as_bytes());
     if let Some(marker) = &call.marker {

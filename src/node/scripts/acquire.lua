@@ -1,6 +1,6 @@
 -- Grants one lease over all the given keys, or none of them. Part of batch.lua.
 --
--- KEYS  tombstone of the lease, key × n, [index of the semaphore]
+-- KEYS  key × n, [index of the semaphore]
 -- text  A   2 proposed token, 16 digits   18 ttl in ms, 8 digits   26 LEASE TTL REQUEST DATA, as
 --       its record ends
 -- ARGV  where it takes more:  1 request id or '-'   2 '1' = only look, never grant
@@ -11,8 +11,9 @@
 --
 -- A semaphore keeps beside its slots' records (index/SLOT): the index, a sorted set of
 -- taken slots by expiry; index//LEASE, the slots of a lease; index///REQUEST, its lease.
-local function acquire(text, k, n, a, m)
-  if look(k) then return -3 end
+if not marked then return -1 end
+if op == 65 then
+  if tombstones and call('GET', ARGV[4] .. 'undone:' .. sub(text, 26, 57)) then return -3 end
   local proposed = sub(text, 2, 17)
   if proposed > token_max then return -2 end
 
@@ -37,7 +38,7 @@ local function acquire(text, k, n, a, m)
   end
 
   local token, absent = proposed, false
-  for i = k + 1, last do
+  for i = k, last do
     local record = look(i)
     if record then
       local fence, lease = fence_of(record)
@@ -53,7 +54,7 @@ local function acquire(text, k, n, a, m)
         if fence == sub(record, 18, 33) then fence = digits(fence - 1) end
       end
       if fence >= token then token = digits(fence + 1) end
-    elseif last == k + 1 and not index then
+    elseif last == k and not index then
       absent = true
     else
       -- An error where something else is stored there.
@@ -68,7 +69,7 @@ local function acquire(text, k, n, a, m)
     for i = a + 2, a + m - 1 do call('ZADD', index, ends, ARGV[i]) end
   end
   local record = token .. ' ' .. token .. ' ' .. ends .. ' ' .. sub(text, 26)
-  for i = k + 1, last do
+  for i = k, last do
     -- With an end, since Redis makes one of a life for its replicas.
     if not absent then
       call('SET', KEYS[i], record, 'PXAT', forgotten)

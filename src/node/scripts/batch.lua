@@ -1,46 +1,54 @@
 -- Acquires, extends and releases any number of leases, in the order of their submission:
 -- many requests cost the node one run, one look at the clock and one at all that is stored.
 --
--- KEYS  [marker], then the keys of each
--- ARGV  1 the expected marker, or '' where releases are all and KEYS has no marker
+-- KEYS  [marker, what says that there are tombstones], then the keys of each
+-- ARGV  1 the expected marker, or '' where releases are all and KEYS has neither of the first two
 --       2 how far a token may be ahead of the clock, µs   3 fence retention, ms
---       4 what the keys of tombstones begin with
+--       4 what all keys begin with
 --       then of each its text, where each part has its place: a word costs a node more than what
 --       is done with it. It begins with 'A', 'E' or 'R'; where that is 'a', 'e' or 'r', there
 --       come after it: how many keys, how many arguments, the arguments. Otherwise it has none of
---       these, and one key beside a tombstone
+--       these, and one key
 -- Reply {now, reply × n}; a reply is a code or a list that begins with one. One that fails has
 --       its error there, and the others are as if it had not been; -1 where the marker is another
-local marked, k, a, words = false, 1, 5, #ARGV
-if ARGV[1] ~= '' then
-  marked, k = look(1) == ARGV[1], 2
 end
-local replies, count, pcall = {now}, 1, pcall
-while a <= words do
-  local text = ARGV[a]
-  local op, n, m = byte(text), 1, 0
-  a = a + 1
-  if op > 96 then
-    op, n, m = op - 32, tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-    a = a + 2
-  elseif op == 65 then
-    n = 2
+
+local k, a, words = 1, 5, #ARGV
+if ARGV[1] ~= '' then
+  marked, tombstones, k = look(1) == ARGV[1], look(2), 3
+end
+local replies, count = {now}, 1
+
+local function serve()
+  while a <= words do
+    local text, its_k, its_a, n, m = ARGV[a], k, a + 1, 1, 0
+    local op = byte(text)
+    if op > 96 then
+      op, n, m, its_a = op - 32, tonumber(ARGV[its_a]), tonumber(ARGV[its_a + 1]), its_a + 2
+    end
+    -- Where this one fails, it goes on behind it.
+    k, a, count = its_k + n, its_a + m, count + 1
+    replies[count] = answer(op, text, its_k, n, its_a, m)
   end
-  local done, reply = true, -1
-  if op == 82 then
-    done, reply = pcall(release, text, k, n, a, m)
-  elseif marked then
-    done, reply = pcall(op == 65 and acquire or extend, text, k, n, a, m)
-  end
+end
+
+repeat
+  local from = a
+  local done, failure = pcall(serve)
   if not done then
+    -- Arguments that are none of a batch.
+    if a == from then error(failure, 0) end
     -- What a command answered has a code in front, what Lua says has not.
-    reply = tostring(type(reply) == 'table' and reply.err or reply)
+    failure = tostring(type(failure) == 'table' and failure.err or failure)
     -- Redis 6 says where, too.
-    reply = string.match(reply, '^@user_script: %d+: %-(.*)$') or reply
-    reply = {err = string.find(reply, '^%u+ ') and reply or 'ERR ' .. reply}
+    failure = string.match(failure, '^@user_script: %d+: %-(.*)$') or failure
+    replies[count] = {err = string.find(failure, '^%u+ ') and failure or 'ERR ' .. failure}
   end
-  count = count + 1
-  replies[count] = reply
-  k, a = k + n, a + m
+until done
+
+-- Mostly nobody waits for anything, and to ask costs less than two of these. An error is none of
+-- a release: they are hints.
+if #changed == 1 or #changed > 1 and redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0 then
+  for i = 1, #changed do redis.pcall('PUBLISH', changed[i], '') end
 end
 return replies

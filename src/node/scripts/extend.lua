@@ -7,7 +7,7 @@
 -- ARGV  where it takes more:  1 a claim: from now on only who names it undoes the grant; or '-'
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
 -- Reply {1, remaining, ttl, data, request, slots}; 0 not held (any more); -2
-local function extend(text, k, n, a, m)
+if op == 69 then
   local token, mine, given = sub(text, 2, 17), sub(text, 18, 49), sub(text, 50, 57)
   local claim = m > 0 and ARGV[a] or '-'
 

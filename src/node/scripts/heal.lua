@@ -1,7 +1,8 @@
 -- Gives a lease back to a node that lost it, after a quorum has matched it (§1.7).
 -- Never a vote: the caller does not count the answer.
 --
--- KEYS  marker, tombstone of the lease, key × n, [index of the semaphore]
+-- KEYS  marker, what says that there are tombstones, tombstone of the lease, key × n,
+--       [index of the semaphore]
 -- ARGV  1 marker   2 lease id   3 token, 16 digits   4 its end by this node's clock, ms
 --       5 ttl as granted, ms   6 how far the token may be ahead, µs    7 fence retention, ms
 --       8 request as stored     9 n      10 data     11… slot × n, with an index
@@ -10,7 +11,7 @@
 --
 -- Its acquire may come even later than this: a tombstone that says 'healed' stops it, since a
 -- release finds the lease here and leaves none.
-local marks = redis.call('MGET', KEYS[1], KEYS[2])
+local marks = redis.call('MGET', KEYS[1], KEYS[3])
 if marks[1] ~= ARGV[1] then return {-1, 0, marks[1]} end
 local now, now_us = clock()
 if marks[2] == '' then return {-3, now} end
@@ -18,11 +19,11 @@ local token = tonumber(ARGV[3])
 if token > now_us + ARGV[6] then return {-2, now} end
 
 local n = tonumber(ARGV[9])
-local index = KEYS[3 + n]
+local index = KEYS[4 + n]
 local ends = tonumber(ARGV[4])
 if ends <= now then return {0, now} end
 local fences = {}
-for i = 3, 2 + n do
+for i = 4, 3 + n do
   fences[i] = ARGV[3]
   local record = redis.call('GET', KEYS[i])
   if record then
@@ -49,10 +50,12 @@ if index then
   -- Before the records: an index of the wrong type fails here, where nothing is written yet.
   for i = 11, 10 + n do redis.call('ZADD', index, ends, ARGV[i]) end
 end
-for i = 3, 2 + n do
+for i = 4, 3 + n do
   redis.call('SET', KEYS[i], fences[i] .. lease, 'PX', remaining + ARGV[7])
 end
-redis.call('SET', KEYS[2], 'healed', 'PX', remaining + ARGV[7])
+local life = remaining + ARGV[7]
+redis.call('SET', KEYS[3], 'healed', 'PX', life)
+if redis.call('PTTL', KEYS[2]) < life then redis.call('SET', KEYS[2], '', 'PX', life) end
 if index then
   if redis.call('PTTL', index) < remaining then redis.call('PEXPIRE', index, remaining) end
   redis.call('SET', index .. '//' .. ARGV[2], table.concat(ARGV, ' ', 11, 10 + n), 'PX', remaining)

@@ -11,28 +11,7 @@
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
 -- Reply 1 it was held; 0 it was not (any more)
 
--- How long a tombstone waits, ms: it and the acquire that it overtook sit in the same
--- stalled node and run within moments of each other.
-local TOMBSTONE = 60000
-
--- Stores `text`, to expire when what is there does, or after `life` ms. Out of memory, Redis
--- refuses the first SET of a script but never a DEL, and after a DEL it lets the SET pass.
-local function store(key, text, life)
-  local done
-  if life then
-    done = redis.pcall('SET', key, text, 'PX', life)
-  else
-    done = redis.pcall('SET', key, text, 'KEEPTTL')
-  end
-  if done.err then
-    life = life or math.max(call('PTTL', key), 1)
-    call('DEL', key)
-    call('SET', key, text, 'PX', life)
-  end
-  written[key] = text
-end
-
-local function release(text, k, n, a, m)
+if op == 82 then
   local mine, tell, claim = sub(text, 2, 33), byte(text, 34) == 49, m > 0 and ARGV[a] or '-'
   local keys, first, last, index, read = KEYS, k, k + n - 1, nil, look
   if m > 1 then
@@ -75,7 +54,7 @@ local function release(text, k, n, a, m)
       if sub(record, 35, 47) > now_text then held = held + 1 end
       store(keys[i], sub(record, 1, 16))
       if not index then
-        if tell then call('PUBLISH', keys[i], '') end
+        if tell then changed[#changed + 1] = keys[i] end
       else
         local request = string.match(record, '^%d+ ([^+%s]+)', 82)
         if request and request ~= '-' then
@@ -85,10 +64,14 @@ local function release(text, k, n, a, m)
       end
     end
   end
-  if index and found > 0 and tell then call('PUBLISH', index, '') end
+  if index and found > 0 and tell then changed[#changed + 1] = index end
   -- Something is missing: a lease that has expired and gone, or one that is still on its way.
   local all = last - first + 1
-  if found == 0 or found < all then store(ARGV[4] .. mine, '', TOMBSTONE) end
+  if found == 0 or found < all then
+    store(ARGV[4] .. 'undone:' .. mine, '', TOMBSTONE)
+    tombstones = ARGV[4] .. 'undone'
+    if call('PTTL', tombstones) < TOMBSTONE then store(tombstones, '', TOMBSTONE) end
+  end
   return held > 0 and held == all and 1 or 0
 end
 
