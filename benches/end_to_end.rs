@@ -13,7 +13,6 @@
 //! `node` on the PATH, and the npm package `redlock` in the folder that `NODE_PATH` names.
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
-use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -398,8 +397,17 @@ fn row(what: &str, nodes: usize, connections: usize, m: &Measured, echo: &Measur
     );
 }
 
-/// Uncontended cycles beside the echo.
+/// Uncontended cycles.
 fn throughput() -> Result<(), Error> {
+    for nodes in [1, 3, 5] {
+        beside_echo(nodes, &[32, 256])?;
+    }
+    Ok(())
+}
+
+/// Medians of uncontended cycles and of the echo, which takes turns with them: such a machine is not
+/// equally fast at all times.
+fn beside_echo(nodes: usize, crowds: &[usize]) -> Result<(), Error> {
     const RUNS: usize = 3;
     println!(
         "{:<8} {:>2} {:>5} {:>9} {:>7} {:>7} {:>8} {:>9} {:>9} {:>7} {:>7} {:>5}",
@@ -418,23 +426,18 @@ fn throughput() -> Result<(), Error> {
     );
     let me = std::env::current_exe()?;
     let (echo_process, echo_address) = listening(Command::new(me).arg("echo-server"));
-    let mut echoes = HashMap::new();
-    for connections in [32, 256] {
-        let runs =
-            (0..RUNS).map(|_| measure("echo", &echo_process, echo_address, &[], connections)).collect();
-        let echo = median(runs);
+    let deployment = deployment(nodes, 1);
+    let (server, address) = &deployment.servers[0];
+    for &connections in crowds {
+        let (echoes, cycles) = (0..RUNS)
+            .map(|_| {
+                let echo = measure("echo", &echo_process, echo_address, &[], connections);
+                (echo, measure("lock", server, *address, &deployment.nodes, connections))
+            })
+            .unzip();
+        let echo = median(echoes);
         row("echo", 0, connections, &echo, &echo);
-        echoes.insert(connections, echo);
-    }
-    for nodes in [1, 3, 5] {
-        let deployment = deployment(nodes, 1);
-        let (server, address) = &deployment.servers[0];
-        for connections in [32, 256] {
-            let runs = (0..RUNS)
-                .map(|_| measure("lock", server, *address, &deployment.nodes, connections))
-                .collect();
-            row("quorate", nodes, connections, &median(runs), &echoes[&connections]);
-        }
+        row("quorate", nodes, connections, &median(cycles), &echo);
     }
     Ok(())
 }
@@ -517,13 +520,18 @@ async fn handover_run(
             if let Some(at) = released.lock().map_err(|_| "poisoned")?.take() {
                 hops.lock().map_err(|_| "poisoned")?.push((got - at).as_micros());
             }
-            // The timer wheel counts in whole milliseconds; a thread's sleep is closer to one.
-            let rest = Duration::from_millis(1).saturating_sub(got.elapsed());
+            // The timer wheel counts in whole milliseconds, and a thread that slept wakes late: the
+            // last of it is waited out awake, by the only client that has anything to do.
+            let hold = Duration::from_millis(1);
+            let rest = hold.saturating_sub(got.elapsed() + Duration::from_micros(250));
             tokio::task::spawn_blocking(move || std::thread::sleep(rest)).await?;
+            while got.elapsed() < hold {
+                tokio::task::yield_now().await;
+            }
             let lease = field(&body, "lease_id").ok_or("no lease")?;
             let release = format!("{{\"lease_id\":\"{lease}\"}}");
-            client.post("/v1/locks/hand/release", &release).await?;
             *released.lock().map_err(|_| "poisoned")? = Some(Instant::now());
+            client.post("/v1/locks/hand/release", &release).await?;
             Ok::<_, Error>(())
         }));
     }
@@ -651,14 +659,7 @@ async fn permits(
 
 /// Throughput from 1 to 1,024 connections; memory per waiter and per held stream.
 fn scale() -> Result<(), Error> {
-    let deployment = deployment(3, 1);
-    let (server, address) = &deployment.servers[0];
-    let mut base = None;
-    for connections in [1, 4, 16, 64, 256, 1024] {
-        let measured = measure("lock", server, *address, &deployment.nodes, connections);
-        let first = base.get_or_insert(measured);
-        row("quorate", 3, connections, &measured, first);
-    }
+    beside_echo(3, &[1, 4, 16, 64, 256, 1024])?;
     for (what, path, body, count) in [
         ("silent connection", "", "", 2000_usize),
         (

@@ -309,6 +309,39 @@ impl Claim {
     }
 }
 
+/// Which release a hint is about, so that whoever sent it knows its own. Not secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag(u64);
+
+impl Tag {
+    /// Of a hint about anything else.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// A fresh one, from random bits.
+    pub fn from_bits(bits: u128) -> Self {
+        Self((bits as u64).max(1))
+    }
+
+    /// Its bits; 0 of the unknown one.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// As it is published; what is none is unknown.
+    pub fn parse(text: &str) -> Self {
+        Self(u64::from_str_radix(text, 16).unwrap_or(0))
+    }
+}
+
+impl std::fmt::Display for Tag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self::UNKNOWN => Ok(()),
+            Self(bits) => write!(f, "{bits:x}"),
+        }
+    }
+}
+
 /// Command of extend.lua. `data` replaces what is stored with the lease, `claim` takes it over.
 pub fn extend(
     scope: &Scope,
@@ -410,17 +443,36 @@ pub fn heal(
     slot_args(command, scope, slots)
 }
 
-/// Command of release.lua. `tell` publishes that the lease is gone; with `claim`, whoever has
-/// taken it over since keeps it.
+/// Who shall hear of a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tell {
+    /// Nobody.
+    Nobody,
+    /// Whoever listens.
+    Everybody,
+    /// Whoever listens beside this server, which knows, and knows its own news by the tag.
+    Others(Tag),
+}
+
+/// Command of release.lua. With `claim`, whoever has taken the lease over since keeps it.
 pub fn release(
     keys: &Keys,
     scope: &Scope,
     lease: &LeaseId,
     settle: Settle,
-    tell: bool,
+    tell: Tell,
     claim: Option<Claim>,
 ) -> Command {
-    let parts = [lease.expose(), if tell { "1" } else { "0" }];
+    let text;
+    let (tell, tag) = match tell {
+        Tell::Nobody => ("0", ""),
+        Tell::Everybody => ("1", ""),
+        Tell::Others(tag) => {
+            text = tag.to_string();
+            ("2", &*text)
+        }
+    };
+    let parts = [lease.expose(), tell, tag];
     let mut command = by_lease(Command::new(Script::Release), &parts, scope, claim);
     command.prefix = Some(Arc::clone(&keys.prefix));
     command.settle = Some(settle);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use ballot::{Seat, Vote};
-use calls::Keys;
+use calls::{Keys, Tag};
 pub use scripts::Script;
 use words::Words;
 
@@ -61,8 +61,8 @@ pub trait Node: Send + Sync + 'static {
 
 /// Receives what nodes publish.
 pub trait HintSink: Send + Sync + 'static {
-    /// Something about `channel` changed at this node.
-    fn hint(&self, channel: &str);
+    /// Something about `channel` changed at this node, as far as known for this tag.
+    fn hint(&self, channel: &str, tag: Tag);
 
     /// Hints may have been missed: whoever waits should look for itself.
     fn missed(&self);

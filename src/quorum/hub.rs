@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::tally::quorum_of;
+use crate::node::calls::Tag;
 use crate::node::member::Member;
 use crate::node::{HintSink, NodeError};
 
@@ -22,11 +23,20 @@ pub struct Bell {
     /// One bit a node that has rung since [`Bell::reset`].
     rung: AtomicU64,
     notify: Notify,
+    /// Whether its owner tries for what is released, and may do so ahead of the news.
+    contends: bool,
+    /// The release that it was rung ahead of last.
+    ahead_of: AtomicU64,
+    /// The release that is no news any more.
+    stale: AtomicU64,
 }
 
 impl Bell {
-    /// Node `i` published.
-    fn ring(&self, mask: u64) {
+    /// The nodes in the bit set published.
+    fn ring(&self, mask: u64, tag: Tag) {
+        if tag != Tag::UNKNOWN && self.stale.load(Ordering::Acquire) == tag.bits() {
+            return;
+        }
         self.rung.fetch_or(mask, Ordering::AcqRel);
         self.notify.notify_one();
     }
@@ -34,6 +44,13 @@ impl Bell {
     /// Forgets what has rung: from here on, news is news.
     pub fn reset(&self) {
         self.rung.store(0, Ordering::Release);
+    }
+
+    /// The owner got what it waited for. What has rung until now was the release before, and so is
+    /// what is still to come of the one that it was rung ahead of.
+    pub fn answered(&self) {
+        self.stale.store(self.ahead_of.load(Ordering::Acquire), Ordering::Release);
+        self.reset();
     }
 
     /// Resolves when a quorum of nodes has rung since the reset, or `grace` after the first:
@@ -62,6 +79,14 @@ impl Bell {
 #[derive(Default)]
 struct Channel {
     bells: SmallVec<[Arc<Bell>; 2]>,
+    /// No other server listened at the last release from here.
+    alone: bool,
+}
+
+impl Channel {
+    fn ring(&self, tag: Tag) {
+        self.bells.iter().for_each(|bell| bell.ring(u64::MAX, tag));
+    }
 }
 
 /// All channels that somebody on this API server listens to.
@@ -79,17 +104,20 @@ struct Sink {
 }
 
 impl HintSink for Sink {
-    fn hint(&self, channel: &str) {
+    fn hint(&self, channel: &str, tag: Tag) {
         if let Some(hub) = self.hub.upgrade()
             && let Some(listened) = hub.lock().get(channel)
         {
-            listened.bells.iter().for_each(|bell| bell.ring(1 << self.node));
+            listened.bells.iter().for_each(|bell| bell.ring(1 << self.node, tag));
         }
     }
 
     fn missed(&self) {
         if let Some(hub) = self.hub.upgrade() {
-            hub.lock().values().flat_map(|channel| &channel.bells).for_each(|bell| bell.ring(u64::MAX));
+            hub.lock()
+                .values()
+                .flat_map(|channel| &channel.bells)
+                .for_each(|bell| bell.ring(u64::MAX, Tag::UNKNOWN));
         }
     }
 }
@@ -111,19 +139,49 @@ impl Hub {
 
     /// This server itself knows that these channels changed at a quorum: no need to hear it.
     pub fn ring(&self, channels: &[Arc<str>]) {
+        self.each(channels, |channel| channel.ring(Tag::UNKNOWN));
+    }
+
+    /// The same of a release, which it may have rung ahead of with `tag`; and whether a quorum of
+    /// nodes says that no other server listens.
+    pub fn released(&self, channels: &[Arc<str>], tag: Option<Tag>, alone: bool) {
+        self.each(channels, |channel| {
+            channel.alone = alone;
+            channel.ring(tag.unwrap_or(Tag::UNKNOWN));
+        });
+    }
+
+    /// Whether somebody here listens to each of these, and nobody elsewhere, as far as known.
+    pub fn is_alone(&self, channels: &[Arc<str>]) -> bool {
         let listened = self.lock();
-        if listened.is_empty() {
-            return;
-        }
-        for channel in channels.iter().filter_map(|channel| listened.get(channel)) {
-            channel.bells.iter().for_each(|bell| bell.ring(u64::MAX));
+        // Mostly nobody waits for anything.
+        !listened.is_empty()
+            && channels.iter().all(|channel| listened.get(channel).is_some_and(|channel| channel.alone))
+    }
+
+    /// A release on these channels has been queued at every node, and what is asked next comes right
+    /// behind it: one round trip before the news. Only for whoever is alone: else those who wait at
+    /// another server would always come too late.
+    pub fn ring_ahead(&self, channels: &[Arc<str>], tag: Tag) {
+        self.each(channels, |channel| {
+            for bell in channel.bells.iter().filter(|bell| bell.contends) {
+                bell.ahead_of.store(tag.bits(), Ordering::Release);
+                bell.ring(u64::MAX, tag);
+            }
+        });
+    }
+
+    fn each(&self, channels: &[Arc<str>], mut act: impl FnMut(&mut Channel)) {
+        let mut listened = self.lock();
+        if !listened.is_empty() {
+            channels.iter().for_each(|channel| listened.get_mut(channel).into_iter().for_each(&mut act));
         }
     }
 
     /// Listens to `channels`. Resolves when a quorum of nodes has confirmed, or none can any
-    /// more: then the owner lives on its timers.
-    pub async fn listen(self: &Arc<Self>, channels: &[Arc<str>]) -> Subscription {
-        let bell = Arc::new(Bell::default());
+    /// more: then the owner lives on its timers. Whoever `contends` may be rung ahead of the news.
+    pub async fn listen(self: &Arc<Self>, channels: &[Arc<str>], contends: bool) -> Subscription {
+        let bell = Arc::new(Bell { contends, ..Bell::default() });
         {
             let mut listened = self.lock();
             for channel in channels {
@@ -197,5 +255,67 @@ impl Drop for Subscription {
         if listened.is_empty() {
             self.hub.unsubscribe(&self.hub.waiting);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const ALL: u64 = u64::MAX;
+
+    fn has_rung(bell: &Bell) -> bool {
+        bell.rung(3, Duration::from_secs(1)).now_or_never().is_some()
+    }
+
+    #[tokio::test]
+    async fn late_news_of_the_release_that_led_to_a_grant_wake_nobody() {
+        let (released, next) = (Tag::from_bits(1), Tag::from_bits(2));
+        let bell = Bell::default();
+        bell.ahead_of.store(released.bits(), Ordering::Release);
+        bell.ring(ALL, released);
+        assert!(has_rung(&bell));
+
+        // Refused: what comes now is news.
+        bell.reset();
+        bell.ring(0b011, released);
+        assert!(has_rung(&bell));
+
+        bell.answered();
+        bell.ring(0b100, released);
+        bell.ring(ALL, released);
+        assert!(!has_rung(&bell));
+        bell.ring(0b011, next);
+        assert!(has_rung(&bell));
+        bell.reset();
+        bell.ring(ALL, Tag::UNKNOWN);
+        assert!(has_rung(&bell));
+    }
+
+    #[tokio::test]
+    async fn only_who_contends_alone_is_rung_ahead_of_the_news() {
+        let hub = Hub::new(Vec::new(), "waiting".into());
+        let channels: [Arc<str>; 2] = ["a".into(), "b".into()];
+        let contender = hub.listen(&channels, true).await;
+        let observer = hub.listen(&channels[..1], false).await;
+        let rung = || (has_rung(contender.bell()), has_rung(observer.bell()));
+
+        assert!(!hub.is_alone(&channels));
+        hub.released(&channels, None, true);
+        assert!(hub.is_alone(&channels));
+        contender.bell().reset();
+        observer.bell().reset();
+        hub.ring_ahead(&channels, Tag::from_bits(1));
+        assert_eq!(rung(), (true, false));
+
+        hub.released(&channels[1..], None, false);
+        assert!(!hub.is_alone(&channels) && hub.is_alone(&channels[..1]));
+        assert!(!hub.is_alone(&["c".into()]));
+        drop(contender);
+        // Whoever listens next knows nothing yet.
+        let _next = hub.listen(&channels[1..], true).await;
+        assert!(!hub.is_alone(&channels[1..]));
     }
 }

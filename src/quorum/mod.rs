@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, drift_ms, validity_ms};
 use crate::node::ballot::{Ballot, Vote};
 use crate::node::calls::{
-    self, Ask, Bounds, Claim, Entry, Extended, GrantVote, Holding, Keys, Renewal, Scope, Survey,
+    self, Ask, Bounds, Claim, Entry, Extended, GrantVote, Holding, Keys, Renewal, Scope, Survey, Tag, Tell,
 };
 use crate::node::member::Member;
 pub use crate::node::member::NodeView;
@@ -205,6 +205,7 @@ impl Grant {
     }
 
     fn undo(&self, nodes: u64, tell: bool) {
+        let tell = if tell { Tell::Everybody } else { Tell::Nobody };
         self.engine.undo(&self.scope, &self.lease, nodes, self.settle_until, tell, self.claim);
     }
 
@@ -633,7 +634,7 @@ impl Engine {
             (Verdict::Rejected, _) => {
                 // What a minority still holds would only be in the way.
                 let until = self.settle_until(self.options.max_ttl_ms);
-                self.undo(scope, &handle.id, u64::MAX, until, true, None);
+                self.undo(scope, &handle.id, u64::MAX, until, Tell::Everybody, None);
                 Extension::Lost(nodes)
             }
             _ => Extension::NoQuorum(nodes),
@@ -690,20 +691,32 @@ impl Engine {
     pub async fn release(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<bool, Nodes> {
         let until = self.settle_until(self.options.max_ttl_ms);
         let settle = Settle { until, undo: false };
-        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, true, None));
+        let channels = scope.channels();
+        // Of a semaphore, others may have released other slots: all news are news there.
+        let ahead = matches!(scope, Scope::Records(_)) && self.hub.is_alone(channels);
+        let tag = ahead.then(|| Tag::from_bits(self.clock.random_bits()));
+        let tell = tag.map_or(Tell::Everybody, Tell::Others);
+        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, None));
         let mut ballot = self.tell(&command);
+        if let Some(tag) = tag {
+            self.hub.ring_ahead(channels, tag);
+        }
         let mut count = Count::new(self.total());
         let quorum = quorum_of(self.total());
+        let mut others = false;
         while count.yes + count.no < quorum {
             match ballot.next().await {
-                Some((_, Ok(answer))) if answer.done => count.yes += 1,
+                Some((_, Ok(answer))) if answer.done => {
+                    count.yes += 1;
+                    others |= !answer.rest.is_empty();
+                }
                 Some((_, Ok(_))) => count.no += 1,
                 Some((_, Err(_))) => count.failed += 1,
                 None => return Err(count.nodes()),
             }
         }
         if count.yes > 0 {
-            self.hub.ring(scope.channels());
+            self.hub.released(channels, tag, count.yes >= quorum && !others);
         }
         Ok(count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
     }
@@ -717,7 +730,7 @@ impl Engine {
         lease: &LeaseId,
         nodes: u64,
         until: Instant,
-        tell: bool,
+        tell: Tell,
         claim: Option<Claim>,
     ) {
         let settle = Settle { until, undo: true };

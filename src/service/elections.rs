@@ -138,7 +138,7 @@ impl Service {
 
     async fn keep_watch(self, name: Name, watch: Weak<Watch>) {
         let channel: Arc<str> = self.engine.keys().election(&name).into();
-        let subscription = self.engine.hub().listen(std::slice::from_ref(&channel)).await;
+        let subscription = self.engine.hub().listen(std::slice::from_ref(&channel), false).await;
         while !self.is_draining() {
             subscription.bell().reset();
             let Some(watch) = watch.upgrade() else { return };

@@ -315,8 +315,7 @@ impl Contender<'_> {
                         && matches!(self.scope, Scope::Records(_))
                     {
                         if let Some(subscription) = &subscription {
-                            // What has rung until now was the release before this grant.
-                            subscription.bell().reset();
+                            subscription.bell().answered();
                         }
                         ticket.board().taken_until(granted.lease.valid_until);
                     }
@@ -346,7 +345,7 @@ impl Contender<'_> {
                     ticket.board().refused(&refusal);
                     let Some(subscription) = subscription else {
                         // Subscribe, be confirmed, look again, and only then wait.
-                        let listen = self.service.engine.hub().listen(self.scope.channels());
+                        let listen = self.service.engine.hub().listen(self.scope.channels(), true);
                         let subscription = Box::pin(tokio::time::timeout_at(self.deadline, listen)).await;
                         if let Ok(subscription) = subscription {
                             ticket.board().subscribed(Arc::new(subscription));

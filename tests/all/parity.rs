@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::{Config, TestRunner};
 use quorate::clock::SeededClock;
-use quorate::node::calls::{Bounds, Keys};
+use quorate::node::calls::{Bounds, Keys, Tag};
 use quorate::node::embedded::EmbeddedNode;
 use quorate::node::scripts::reply_of_one;
 use quorate::node::{Command, HintSink, Marker, Node, NodeError, Script, Value};
@@ -215,7 +215,7 @@ fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
 }
 
 fn release() -> impl Strategy<Value = Timed> {
-    (lease(), one_of(&["0", "1"])).prop_map(|((lease, scope), tell)| {
+    (lease(), one_of(&["0", "1", "2fedcba9876543210"])).prop_map(|((lease, scope), tell)| {
         let (keys, last) = scope.by_lease;
         let args = [vec![format!("{lease}{tell}")], last].concat();
         (script(Script::Release, None, &keys, &args), false)
@@ -292,13 +292,13 @@ fn step(now_us: u64) -> impl Strategy<Value = Timed> {
     ]
 }
 
-/// The channels of hints, in their order.
+/// Hints in their order: the channel and the tag.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
 
 impl HintSink for Heard {
-    fn hint(&self, channel: &str) {
-        self.0.lock().unwrap().push(channel.to_owned());
+    fn hint(&self, channel: &str, tag: Tag) {
+        self.0.lock().unwrap().push(format!("{channel} {tag}"));
     }
 
     fn missed(&self) {}
@@ -371,11 +371,11 @@ impl Real<'_> {
         self.run(&["PUBLISH", "the end", ""]).unwrap();
         let mut heard = Vec::new();
         loop {
-            let channel = self.hints.get_message().unwrap().get_channel_name().to_owned();
-            if channel == "the end" {
+            let hint = self.hints.get_message().unwrap();
+            if hint.get_channel_name() == "the end" {
                 return heard;
             }
-            heard.push(channel);
+            heard.push(format!("{} {}", hint.get_channel_name(), hint.get_payload::<String>().unwrap()));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quorate::clock::{Clock, SystemClock};
 use quorate::node::ballot::Ballot;
-use quorate::node::calls::{Bounds, Keys};
+use quorate::node::calls::{Bounds, Keys, Tag};
 use quorate::node::redis::{RedisNode, RedisOptions};
 use quorate::node::{
     Answer, BoxFuture, Call, Command, HintSink, Marker, Node, NodeError, ReplyTo, Script, Value,
@@ -635,7 +635,7 @@ struct Heard {
 }
 
 impl HintSink for Heard {
-    fn hint(&self, channel: &str) {
+    fn hint(&self, channel: &str, _: Tag) {
         self.hints.lock().unwrap().push(channel.to_owned());
     }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use quorate::clock::Clock;
+use quorate::node::calls::Tag;
 use quorate::node::embedded::EmbeddedNode;
 use quorate::node::{
     BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, ReplyTo, Script, Value,
@@ -154,7 +155,7 @@ enum Event {
     Timeout(Way, u64),
     Reset(Way, u64),
     Reconnect(Way),
-    Hint(Way, Arc<str>),
+    Hint(Way, Arc<str>, Tag),
     Resume { node: usize, stop: u64 },
     ServerResume { server: usize, pause: u64 },
     Restart { node: usize },
@@ -553,14 +554,14 @@ impl World {
                     sink.missed();
                 }
             }
-            Event::Hint(way, channel) => {
+            Event::Hint(way, channel, tag) => {
                 let sink = {
                     let mut inner = self.lock();
                     let link = inner.link(way);
                     (!link.hints_cut && link.wanted.contains(&channel)).then(|| link.sink.clone()).flatten()
                 };
                 if let Some(sink) = sink {
-                    sink.hint(&channel);
+                    sink.hint(&channel, tag);
                 }
             }
             Event::Resume { node, stop } => {
@@ -1067,7 +1068,7 @@ impl Event {
             | Self::Timeout(way, _)
             | Self::Reset(way, _)
             | Self::Reconnect(way)
-            | Self::Hint(way, _) => Some(*way),
+            | Self::Hint(way, ..) => Some(*way),
             Self::Mend(Mend::Memory(_)) => None,
             Self::Mend(Mend::Weather(way) | Mend::Requests(way) | Mend::Replies(way) | Mend::Hints(way)) => {
                 Some(*way)
@@ -1268,7 +1269,7 @@ struct Wire {
 }
 
 impl HintSink for Wire {
-    fn hint(&self, channel: &str) {
+    fn hint(&self, channel: &str, tag: Tag) {
         let Some(world) = self.world.upgrade() else { return };
         world.with(|inner, now, _| {
             let server = &inner.servers[self.way.server];
@@ -1282,7 +1283,7 @@ impl HintSink for Wire {
                 return;
             }
             let delay = inner.delay(weather);
-            inner.push(now + delay, Event::Hint(self.way, channel.into()));
+            inner.push(now + delay, Event::Hint(self.way, channel.into(), tag));
         });
     }
 

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::super::HintSink;
+use super::super::calls::Tag;
 
 /// Reply of a command.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +42,7 @@ const ARGUMENT_COUNT: Cow<'static, str> =
 const SWEPT_PER_SCRIPT: usize = 4;
 
 /// A hint on its way: to be delivered when no lock is held any more.
-pub(super) type Hint = (Arc<dyn HintSink>, Arc<str>);
+pub(super) type Hint = (Arc<dyn HintSink>, Arc<str>, Tag);
 
 /// One subscriber.
 struct Listener {
@@ -288,11 +289,12 @@ impl Keyspace {
     fn publish(&mut self, args: &[Vec<u8>]) -> Outcome {
         // Subscriptions are text, so that bytes which are none reach nobody.
         let Ok(channel) = std::str::from_utf8(&args[0]) else { return Ok(Reply::Int(0)) };
+        let tag = std::str::from_utf8(&args[1]).map_or(Tag::UNKNOWN, Tag::parse);
         let mut receivers = 0;
         for listener in &self.listeners {
             if let Some(channel) = listener.channels.get(channel) {
                 receivers += 1;
-                self.hints.extend(listener.sink.clone().map(|sink| (sink, channel.clone())));
+                self.hints.extend(listener.sink.clone().map(|sink| (sink, channel.clone(), tag)));
             }
         }
         Ok(Reply::Int(receivers))

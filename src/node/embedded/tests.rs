@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use super::*;
 use crate::clock::SeededClock;
 use crate::node::ballot::Ballot;
-use crate::node::calls::{Bounds, Keys};
+use crate::node::calls::{Bounds, Keys, Tag};
 use crate::node::{Command, Marker, ReplyTo, Script};
 
 const NOW_MS: u64 = 1_790_000_000_000;
@@ -657,7 +657,7 @@ struct Counting {
 }
 
 impl HintSink for Counting {
-    fn hint(&self, _: &str) {
+    fn hint(&self, _: &str, _: Tag) {
         self.hints.fetch_add(1, Ordering::Relaxed);
         self.node.keys();
     }

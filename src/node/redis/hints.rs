@@ -24,6 +24,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::pool::{Backoff, ConnectError, Target};
+use crate::node::calls::Tag;
 use crate::node::{HintSink, NodeError};
 
 /// Channels in one `SUBSCRIBE`.
@@ -359,11 +360,11 @@ fn push_to(
     move |push| {
         match push.kind {
             PushKind::Message => {
-                if let Some(redis::Value::BulkString(channel)) = push.data.first()
-                    && let Ok(channel) = std::str::from_utf8(channel)
+                if let [redis::Value::BulkString(channel), redis::Value::BulkString(why)] = &*push.data
+                    && let (Ok(channel), Ok(why)) = (std::str::from_utf8(channel), std::str::from_utf8(why))
                     && let Some(sink) = shared.sink.get()
                 {
-                    sink.hint(channel);
+                    sink.hint(channel, Tag::parse(why));
                 }
             }
             PushKind::Disconnection => gone.notify_one(),

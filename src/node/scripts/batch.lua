@@ -17,8 +17,6 @@ local k, a, words = 1, 5, #ARGV
 if ARGV[1] ~= '' then
   marked, tombstones, k = look(1) == ARGV[1], look(2), 3
 end
-local replies, count = {now}, 1
-
 local function serve()
   while a <= words do
     local text, its_k, its_a, n, m = ARGV[a], k, a + 1, 1, 0
@@ -48,7 +46,12 @@ until done
 
 -- Mostly nobody waits for anything, and to ask costs less than two of these. An error is none of
 -- a release: they are hints.
-if #changed == 1 or #changed > 1 and redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0 then
-  for i = 1, #changed do redis.pcall('PUBLISH', changed[i], '') end
+if #changed == 3 or #changed > 3 and redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0 then
+  for i = 1, #changed, 3 do
+    local channel, text, at = changed[i], changed[i + 1], changed[i + 2]
+    local listen = byte(text, 34) == 50 and redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 2
+    if listen > 1 then listen = redis.pcall('PUBLISH', channel, sub(text, 35)) end
+    if replies[at] == 1 and type(listen) == 'number' and listen > 1 then replies[at] = {1, listen} end
+  end
 end
 return replies

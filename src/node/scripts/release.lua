@@ -3,16 +3,16 @@
 -- Needs no marker, since forgetting is always safe. Part of batch.lua.
 --
 -- KEYS  key × n, or the index of a semaphore
--- text  R   2 lease id   34 '1' = tell those who wait; a lost round is undone silently, or its own
---       undo would wake the contender that lost it
+-- text  R   2 lease id   34 '1' = tell those who wait, '2' = where more than one does; a lost round
+--       is undone silently, or its own undo would wake the contender that lost it   35 what to tell
 -- ARGV  where it takes more:  1 for the undo of a grant with a request id: the claim it was
 --         made under, 0 = by the request itself; or '-'. A retry that has taken the lease over
 --         since keeps it (§1.9)
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
--- Reply 1 it was held; 0 it was not (any more)
+-- Reply 1 it was held; {1, n} the same, and n > 1 listen; 0 it was not (any more)
 
 if op == 82 then
-  local mine, tell, claim = sub(text, 2, 33), byte(text, 34) == 49, m > 0 and ARGV[a] or '-'
+  local mine, tell, claim = sub(text, 2, 33), byte(text, 34) ~= 48, m > 0 and ARGV[a] or '-'
   local keys, first, last, index, read = KEYS, k, k + n - 1, nil, look
   if m > 1 then
     index = KEYS[k]
@@ -54,7 +54,7 @@ if op == 82 then
       if sub(record, 35, 47) > now_text then held = held + 1 end
       store(keys[i], sub(record, 1, 16))
       if not index then
-        if tell then changed[#changed + 1] = keys[i] end
+        if tell then note(keys[i], text) end
       else
         local request = string.match(record, '^%d+ ([^+%s]+)', 82)
         if request and request ~= '-' then
@@ -64,7 +64,7 @@ if op == 82 then
       end
     end
   end
-  if index and found > 0 and tell then changed[#changed + 1] = index end
+  if index and found > 0 and tell then note(index, text) end
   -- Something is missing: a lease that has expired and gone, or one that is still on its way.
   local all = last - first + 1
   if found == 0 or found < all then

@@ -58,7 +58,9 @@ local TOMBSTONE = 60000
 local tombstones
 -- Whether this node may vote.
 local marked
--- Channels of what was released.
+-- The replies, and how many there are.
+local replies, count = {now}, 1
+-- Of what was released: channel, text and number of the reply, one after the other.
 local changed = {}
 
 -- Stores `text`, to expire when what is there does, or after `life` ms. Out of memory, Redis
@@ -76,6 +78,11 @@ local function store(key, text, life)
     call('SET', key, text, 'PX', life)
   end
   written[key] = text
+end
+
+local function note(channel, text)
+  local last = #changed
+  changed[last + 1], changed[last + 2], changed[last + 3] = channel, text, count
 end
 
 -- Answers one call: the first of its n keys is KEYS[k], the first of its m arguments ARGV[a]. One
