@@ -692,8 +692,11 @@ impl Engine {
         let until = self.settle_until(self.options.max_ttl_ms);
         let settle = Settle { until, undo: false };
         let channels = scope.channels();
-        // Of a semaphore, others may have released other slots: all news are news there.
-        let ahead = matches!(scope, Scope::Records(_)) && self.hub.is_alone(channels);
+        // Of a semaphore, others may have released other slots: all news are news there. And what a
+        // node confirms late, those who wait here must hear from it.
+        let ahead = matches!(scope, Scope::Records(_))
+            && self.hub.is_alone(channels)
+            && self.members.iter().all(|member| member.is_voting());
         let tag = ahead.then(|| Tag::from_bits(self.clock.random_bits()));
         let tell = tag.map_or(Tell::Everybody, Tell::Others);
         let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, None));

@@ -11,6 +11,7 @@
 --
 -- A semaphore keeps beside its slots' records (index/SLOT): the index, a sorted set of
 -- taken slots by expiry; index//LEASE, the slots of a lease; index///REQUEST, its lease.
+-- From here on it votes.
 if not marked then return -1 end
 if op == 65 then
   if tombstones and call('GET', ARGV[4] .. 'undone:' .. sub(text, 26, 57)) then return -3 end
