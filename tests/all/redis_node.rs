@@ -923,3 +923,36 @@ async fn a_server_that_talks_nonsense_is_a_failed_connection() {
     assert_eq!(node.generation(), 0);
     server.abort();
 }
+
+/// An event loop that looks after few sockets at a time, as the server's does, comes to a node's
+/// socket late when many others are ready before it.
+#[test]
+fn an_answer_that_is_there_and_not_read_yet_is_not_late() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().max_io_events_per_tick(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let server = Server::start(&[]);
+        let options = RedisOptions { node_timeout: Duration::from_millis(200), ..options() };
+        let node = connect(&server, options).await;
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut crowd = Vec::new();
+        for _ in 0..100 {
+            let (mine, theirs) = tokio::join!(
+                tokio::net::TcpStream::connect(listener.local_addr().unwrap()),
+                listener.accept()
+            );
+            crowd.push((mine.unwrap(), theirs.unwrap().0));
+        }
+        for (mine, _) in &mut crowd {
+            mine.write_all(b"ready").await.unwrap();
+        }
+        let answer = send(&node, status());
+        // A few turns until it is sent, and then one that takes long.
+        for _ in 0..5 {
+            tokio::task::yield_now().await;
+        }
+        std::thread::sleep(Duration::from_millis(600));
+        assert!(in_time(answer).await.expect("it is answered").is_ok());
+    });
+}

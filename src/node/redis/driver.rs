@@ -28,6 +28,9 @@ const WRITE_MAX: usize = 512;
 const BATCH_CALLS_MAX: usize = 64;
 const BATCH_KEYS_MAX: usize = 512;
 
+/// When to look again at a socket with replies that the event loop has not come to.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 /// Room for replies, to begin with and again after a large one.
 const READ_BYTES: usize = 64 << 10;
 
@@ -393,6 +396,13 @@ impl<'a> Driver<'a> {
             match self.timer.as_mut().poll(cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(()) => self.timer_set = false,
+            }
+            if self.stream.has_unread() {
+                // It is this server that is late: the event loop looks after few sockets a turn, and
+                // has not come to this one. What is there was sent in time, as far as anybody knows.
+                self.timer.as_mut().reset(Instant::now() + LOOK_AGAIN);
+                self.timer_set = true;
+                continue;
             }
             self.give_up_on_the_late(Instant::now())?;
         }

@@ -3,6 +3,7 @@
 //! A connection handed out is ready: authenticated, on its database, with all
 //! scripts loaded, and with the identity of the node read over itself.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection, QueueStrategy, RunError};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -41,6 +43,20 @@ pub(super) enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
+}
+
+impl Stream {
+    /// Whether bytes have arrived that nobody has read, by the kernel's word.
+    pub(super) fn has_unread(&self) -> bool {
+        let socket = match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.get_ref().0.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        };
+        let mut asked = [PollFd::new(socket, PollFlags::POLLIN)];
+        // The end of the stream counts too: to read it tells more than the time does.
+        poll(&mut asked, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+    }
 }
 
 /// Why there is no connection. Its text is for people and holds no secret: it is
