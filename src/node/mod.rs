@@ -61,7 +61,7 @@ pub trait Node: Send + Sync + 'static {
 
 /// Receives what nodes publish.
 pub trait HintSink: Send + Sync + 'static {
-    /// Something about `channel` changed at this node, as far as known for this tag.
+    /// Something about `channel` changed at this node; `tag` says by which release, where that is known.
     fn hint(&self, channel: &str, tag: Tag);
 
     /// Hints may have been missed: whoever waits should look for itself.

@@ -144,10 +144,10 @@ impl Hub {
 
     /// The same of a release, which it may have rung ahead of with `tag`; and whether a quorum of
     /// nodes says that no other server listens.
-    pub fn released(&self, channels: &[Arc<str>], tag: Option<Tag>, alone: bool) {
+    pub fn released(&self, channels: &[Arc<str>], tag: Tag, alone: bool) {
         self.each(channels, |channel| {
             channel.alone = alone;
-            channel.ring(tag.unwrap_or(Tag::UNKNOWN));
+            channel.ring(tag);
         });
     }
 
@@ -303,14 +303,14 @@ mod tests {
         let rung = || (has_rung(contender.bell()), has_rung(observer.bell()));
 
         assert!(!hub.is_alone(&channels));
-        hub.released(&channels, None, true);
+        hub.released(&channels, Tag::UNKNOWN, true);
         assert!(hub.is_alone(&channels));
         contender.bell().reset();
         observer.bell().reset();
         hub.ring_ahead(&channels, Tag::from_bits(1));
         assert_eq!(rung(), (true, false));
 
-        hub.released(&channels[1..], None, false);
+        hub.released(&channels[1..], Tag::UNKNOWN, false);
         assert!(!hub.is_alone(&channels) && hub.is_alone(&channels[..1]));
         assert!(!hub.is_alone(&["c".into()]));
         drop(contender);

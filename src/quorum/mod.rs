@@ -697,11 +697,11 @@ impl Engine {
         let ahead = matches!(scope, Scope::Records(_))
             && self.hub.is_alone(channels)
             && self.members.iter().all(|member| member.is_voting());
-        let tag = ahead.then(|| Tag::from_bits(self.clock.random_bits()));
-        let tell = tag.map_or(Tell::Everybody, Tell::Others);
+        let tag = if ahead { Tag::from_bits(self.clock.random_bits()) } else { Tag::UNKNOWN };
+        let tell = if ahead { Tell::Others(tag) } else { Tell::Everybody };
         let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, None));
         let mut ballot = self.tell(&command);
-        if let Some(tag) = tag {
+        if ahead {
             self.hub.ring_ahead(channels, tag);
         }
         let mut count = Count::new(self.total());

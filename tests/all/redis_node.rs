@@ -928,11 +928,12 @@ async fn a_server_that_talks_nonsense_is_a_failed_connection() {
 /// socket late when many others are ready before it.
 #[test]
 fn an_answer_that_is_there_and_not_read_yet_is_not_late() {
+    const NODE_TIMEOUT: Duration = Duration::from_millis(200);
     let runtime =
         tokio::runtime::Builder::new_current_thread().max_io_events_per_tick(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let server = Server::start(&[]);
-        let options = RedisOptions { node_timeout: Duration::from_millis(200), ..options() };
+        let options = RedisOptions { node_timeout: NODE_TIMEOUT, ..options() };
         let node = connect(&server, options).await;
 
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -947,12 +948,22 @@ fn an_answer_that_is_there_and_not_read_yet_is_not_late() {
         for (mine, _) in &mut crowd {
             mine.write_all(b"ready").await.unwrap();
         }
+        let mut outsider = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+        let mut answered = || -> String {
+            let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut outsider).unwrap();
+            stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap().to_owned()
+        };
+        let before = answered();
+        let asked = Instant::now();
         let answer = send(&node, status());
-        // A few turns until it is sent, and then one that takes long.
+        // A few turns until it is sent, and then one that takes until it is answered, and too long.
         for _ in 0..5 {
             tokio::task::yield_now().await;
         }
-        std::thread::sleep(Duration::from_millis(600));
+        while answered() == before || asked.elapsed() < 2 * NODE_TIMEOUT {
+            assert!(asked.elapsed() < PATIENCE, "it was never sent");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         assert!(in_time(answer).await.expect("it is answered").is_ok());
     });
 }

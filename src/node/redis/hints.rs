@@ -360,11 +360,11 @@ fn push_to(
     move |push| {
         match push.kind {
             PushKind::Message => {
-                if let [redis::Value::BulkString(channel), redis::Value::BulkString(why)] = &*push.data
-                    && let (Ok(channel), Ok(why)) = (std::str::from_utf8(channel), std::str::from_utf8(why))
+                if let [redis::Value::BulkString(channel), redis::Value::BulkString(tag)] = &*push.data
+                    && let (Ok(channel), Ok(tag)) = (std::str::from_utf8(channel), std::str::from_utf8(tag))
                     && let Some(sink) = shared.sink.get()
                 {
-                    sink.hint(channel, Tag::parse(why));
+                    sink.hint(channel, Tag::parse(tag));
                 }
             }
             PushKind::Disconnection => gone.notify_one(),

@@ -11,7 +11,7 @@
 --       these, and one key
 -- Reply {now, reply × n}; a reply is a code or a list that begins with one. One that fails has
 --       its error there, and the others are as if it had not been; -1 where the marker is another
-end
+end -- of answer(), which state.lua begins
 
 local k, a, words = 1, 5, #ARGV
 if ARGV[1] ~= '' then

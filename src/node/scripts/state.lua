@@ -3,7 +3,7 @@
 local call, byte, sub, find, KEYS, ARGV = redis.call, string.byte, string.sub, string.find, KEYS, ARGV
 local now, now_us = clock()
 -- Times and tokens are compared as text, which costs less than reading them: all have 13 or 16 digits.
--- '%d' costs a quarter of '%.0f', and has the digits wherever Redis was built with 64 bits.
+-- '%d' costs much less than '%.0f', and has the digits wherever Redis was built with 64 bits.
 local format, whole, padded = string.format, '%d', '%016d'
 local now_text = format(whole, now)
 if #now_text ~= 13 then
