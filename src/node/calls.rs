@@ -184,17 +184,8 @@ pub fn acquire(ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
         Scope::Records(_) => 0,
     };
     let command = ask.scope.with_slots(Command::new(Script::Acquire), ask.slots).call(
-        &[
-            Digits::<16>::of(proposed).as_str(),
-            Digits::<8>::of(ask.ttl_ms).as_str(),
-            lease.expose(),
-            " ",
-            itoa::Buffer::new().format(ask.ttl_ms),
-            " ",
-            request,
-            " ",
-            ask.data,
-        ],
+        Digits::<16>::of(proposed).as_str(),
+        &[Digits::<8>::of(ask.ttl_ms).as_str(), lease.expose(), " ", request, " ", ask.data],
         more,
     );
     if more == 0 {
@@ -368,7 +359,7 @@ pub fn extend(
 /// A call of extend.lua or release.lua: its keys, its text, and more where that is of use.
 fn by_lease(command: Command, parts: &[&str], scope: &Scope, claim: Option<Claim>) -> Command {
     let more = if scope.is_slots() { 2 } else { usize::from(claim.is_some()) };
-    let command = scope.lease_keys(command).call(parts, more);
+    let command = scope.lease_keys(command).call("", parts, more);
     let command = match claim {
         Some(Claim(claim)) => command.number(u64::from(claim)),
         None if scope.is_slots() => command.arg("-"),
@@ -472,8 +463,13 @@ pub fn release(
             ("2", &*text)
         }
     };
-    let parts = [lease.expose(), tell, tag];
-    let mut command = by_lease(Command::new(Script::Release), &parts, scope, claim);
+    let command = Command::new(Script::Release);
+    let is_usual = matches!((scope, tell, claim), (Scope::Records(keys), "1", None) if keys.len() == 1);
+    let mut command = if is_usual {
+        scope.lease_keys(command).arg(lease.expose())
+    } else {
+        by_lease(command, &[lease.expose(), tell, tag], scope, claim)
+    };
     command.prefix = Some(Arc::clone(&keys.prefix));
     command.settle = Some(settle);
     command

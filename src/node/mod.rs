@@ -117,9 +117,9 @@ impl Command {
         self.arg(Digits::<16>::of(token).as_str())
     }
 
-    /// Adds the text of a call of a batch, which consists of `parts`. Behind it come so many `more`
-    /// arguments; only where there are none, and one key, nothing is counted.
-    pub fn call(mut self, parts: &[&str], more: usize) -> Self {
+    /// Adds the text of a call of a batch, which consists of `before`, a letter and `parts`. Behind it
+    /// come so many `more` arguments; only where there are none, and one key, nothing is counted.
+    pub fn call(mut self, before: &str, parts: &[&str], more: usize) -> Self {
         let (plain, counted) = match self.script {
             Script::Acquire => ("A", "a"),
             Script::Extend => ("E", "e"),
@@ -127,7 +127,7 @@ impl Command {
         };
         let is_plain = more == 0 && self.keys == 1;
         let letter = if is_plain { plain } else { counted };
-        self.words.push_parts(std::iter::once(letter).chain(parts.iter().copied()));
+        self.words.push_parts([before, letter].into_iter().chain(parts.iter().copied()));
         if !is_plain {
             self.words.push_number(self.keys as u64);
             self.words.push_number(more as u64);

@@ -26,7 +26,11 @@ pub enum Script {
 
 macro_rules! with_record {
     ($file:literal) => {
-        concat!(include_str!("scripts/record.lua"), include_str!(concat!("scripts/", $file, ".lua")))
+        concat!(
+            include_str!("scripts/clock.lua"),
+            include_str!("scripts/record.lua"),
+            include_str!(concat!("scripts/", $file, ".lua"))
+        )
     };
 }
 
@@ -61,12 +65,13 @@ impl Script {
     const fn source(self) -> &'static str {
         match self {
             Self::Acquire | Self::Extend | Self::Release => concat!(
+                include_str!("scripts/batch.lua"),
                 include_str!("scripts/record.lua"),
-                include_str!("scripts/state.lua"),
+                include_str!("scripts/store.lua"),
                 include_str!("scripts/release.lua"),
                 include_str!("scripts/acquire.lua"),
                 include_str!("scripts/extend.lua"),
-                include_str!("scripts/batch.lua"),
+                include_str!("scripts/batch_end.lua"),
             ),
             Self::Heal => with_record!("heal"),
             Self::Read => with_record!("read"),

@@ -43,6 +43,8 @@ const LEASES: [&str; 4] = [
     "ffffffffffffffffffffffffffffffff",
 ];
 const REQUESTS: [&str; 4] = ["-", "-", "request-1", "a:b@c.d_e~f-g"];
+/// A record of a fence, and of nothing else.
+const FENCE: &str = "000000000000000000000000009007199254740990";
 const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 #[derive(Debug, Clone)]
@@ -139,7 +141,7 @@ fn token(now_us: u64) -> impl Strategy<Value = String> {
     prop_oneof![
         30 => near.prop_map(|token| format!("{token:016}")),
         6 => odd.prop_map(|token| format!("{token:016}")),
-        1 => Just("x".to_owned()),
+        1 => Just("9xxxxxxxxxxxxxxx".to_owned()),
     ]
 }
 
@@ -158,7 +160,14 @@ fn tombstone(lease: &str) -> String {
 fn script(script: Script, marker: Option<Marker>, keys: &[String], args: &[String]) -> Step {
     let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
     let (command, args) = match args {
-        [text, more @ ..] if script.is_batched() => (command.call(&[text], more.len()), more),
+        // As every release of one lock that tells those who wait.
+        [text] if script == Script::Release && keys.len() == 1 && text.ends_with('1') && text.len() == 33 => {
+            (command.arg(&text[..32]), &[][..])
+        }
+        [text, more @ ..] if script.is_batched() => {
+            let (before, text) = text.split_at(if script == Script::Acquire { 16 } else { 0 });
+            (command.call(before, &[text], more.len()), more)
+        }
         args => (command, args),
     };
     let mut command = args.iter().fold(command, |command, arg| command.arg(arg));
@@ -171,7 +180,7 @@ fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
     let ttl = life(&["100000", "100000", "200000"]);
     (marker(), lease(), one_of(&REQUESTS), ttl, token(now_us), look, data()).prop_map(
         |(marker, (lease, scope), request, ttl, token, look, data)| {
-            let text = format!("{token}{:0>8}{lease} {} {request} {data}", ttl.0, ttl.0);
+            let text = format!("{token}{:0>8}{lease} {request} {data}", ttl.0);
             let mut more = Vec::new();
             if look == "1" || request != "-" || !scope.slots.is_empty() {
                 more = [vec![request, look.to_owned()], scope.slots].concat();
@@ -259,7 +268,7 @@ fn meddle() -> impl Strategy<Value = Timed> {
         one_of(&LEASES).prop_map(|lease| tombstone(&lease)),
         Just(MARKER.to_owned()),
     ];
-    let text = one_of(&["odd", "12 34", "9007199254740990", "9007199254740990 7 x", "1"]);
+    let text = one_of(&["odd", "12 34", FENCE, "9007199254740990 7 x", "1", ""]);
     let command = (key, text, 0..4).prop_map(|(key, text, kind)| {
         Step::Command(match kind {
             0 => vec!["SET".to_owned(), key, text],
@@ -548,12 +557,14 @@ fn stored(keys: Vec<String>, mut run: impl FnMut(&[&str]) -> Result<Value, Strin
             vec![run(&["PTTL", &key]).map(|left| left.as_u64().map_or(-1.0, |left| left as f64)).unwrap()];
         let content = match run(&["GET", &key]) {
             Ok(Value::Text(text)) => {
-                let mut fields: Vec<_> = text.splitn(7, ' ').map(str::to_owned).collect();
-                if let [_, _, expires, _, _, _, _] = fields.as_mut_slice() {
-                    times.extend(expires.parse::<f64>());
-                    "a time".clone_into(expires);
+                // The first two fields of a record.
+                match text.as_bytes().first_chunk::<26>() {
+                    Some(digits) if digits.iter().all(u8::is_ascii_digit) => {
+                        times.extend([&text[..13], &text[13..26]].map(|time| time.parse::<f64>().unwrap()));
+                        vec![text[26..].to_owned()]
+                    }
+                    _ => vec![text],
                 }
-                fields
             }
             Ok(other) => panic!("{key} holds {other:?}"),
             Err(_) => {

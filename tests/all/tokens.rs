@@ -152,7 +152,7 @@ async fn a_token_is_exact_up_to_the_greatest_there_is() {
     api.release(&name, &lease).await.ok();
     let greatest = (1_u64 << 53) - 1;
     for node in &cluster.nodes {
-        node.command::<()>(&["SET", &key, &(greatest - 4).to_string()]);
+        node.command::<()>(&["SET", &key, &format!("{:026}{}", 0, greatest - 4)]);
     }
     let mut seen = Vec::new();
     let lease = api.acquire(&name, json!({})).await;

@@ -286,6 +286,7 @@ impl Ledger {
             // At its place in the text; behind it how many keys and arguments there are, then these.
             Script::Acquire => (&args[0][25..57], None),
             Script::Extend => (&args[0][17..49], args.get(3)),
+            Script::Release if args[0].len() == 32 => (args[0], None),
             Script::Release => (&args[0][1..33], args.get(3)),
             Script::Heal => (args[0], None),
             _ => return,

@@ -1,6 +1,6 @@
 //! What one embedded node stores: the part of Redis that the scripts use.
 //!
-//! Thirteen commands, with the replies, the errors and the expiry of Redis 7, so
+//! Fifteen commands, with the replies, the errors and the expiry of Redis 7, so
 //! that a script cannot tell the difference; the parity suite (`tests/all/parity.rs`)
 //! holds this file against a real server. Time stands still while a script runs.
 
@@ -258,6 +258,25 @@ impl Keyspace {
         Ok(Reply::Status("OK"))
     }
 
+    fn setrange(&mut self, args: &[Vec<u8>]) -> Outcome {
+        let from = integer(&args[1]).ok_or(NO_INTEGER)?;
+        let from = usize::try_from(from).map_err(|_| Cow::Borrowed("ERR offset is out of range"))?;
+        let mut text = self.text(&args[0])?.unwrap_or_default().to_vec();
+        if args[2].is_empty() {
+            return Ok(Reply::Int(text.len() as i64));
+        }
+        let end = from.saturating_add(args[2].len());
+        if end > 512 << 20 {
+            return Err("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into());
+        }
+        text.resize(end.max(text.len()), 0);
+        text[from..end].copy_from_slice(&args[2]);
+        let length = text.len();
+        let expires_ms = self.find(&args[0]).and_then(|entry| entry.expires_ms);
+        self.put(&args[0], Data::Text(text), expires_ms);
+        Ok(Reply::Int(length as i64))
+    }
+
     fn time(&mut self, _: &[Vec<u8>]) -> Outcome {
         let part = |number: i64| Reply::Bulk(number.to_string().into_bytes());
         Ok(Reply::List(vec![part(self.now_us / 1_000_000), part(self.now_us % 1_000_000)]))
@@ -475,11 +494,12 @@ struct Verb {
 }
 
 #[rustfmt::skip]
-const VERBS: [Verb; 14] = {
+const VERBS: [Verb; 15] = {
     const ANY: usize = usize::MAX;
     [
         Verb { name: "GET", args_min: 1, args_max: 1, writes: false, grows: false, run: Keyspace::get },
         Verb { name: "SET", args_min: 2, args_max: ANY, writes: true, grows: true, run: Keyspace::set },
+        Verb { name: "SETRANGE", args_min: 3, args_max: 3, writes: true, grows: true, run: Keyspace::setrange },
         Verb { name: "TIME", args_min: 0, args_max: 0, writes: false, grows: false, run: Keyspace::time },
         Verb { name: "MGET", args_min: 1, args_max: ANY, writes: false, grows: false, run: Keyspace::mget },
         Verb { name: "PUBLISH", args_min: 2, args_max: 2, writes: false, grows: false, run: Keyspace::publish },

@@ -22,6 +22,9 @@ const RETENTION: u64 = 600_000;
 const MINUTE_US: u64 = 60_000_000;
 const SEMAPHORE: &str = "q:semaphore:s";
 
+/// Instead of a time.
+const ZEROS: &str = "0000000000000";
+
 /// A clock that stands still; the node's offset turns it.
 struct Stopped;
 
@@ -91,7 +94,12 @@ fn marker(ahead_us: u64) -> Marker {
 fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String], args: &[String]) -> String {
     let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
     let (command, args) = match args {
-        [text, more @ ..] if script.is_batched() => (command.call(&[text], more.len()), more),
+        // As every release of one lock that tells those who wait.
+        [text] if script == Script::Release && text.len() == 32 => (command, args),
+        [text, more @ ..] if script.is_batched() => {
+            let (before, text) = text.split_at(if script == Script::Acquire { 16 } else { 0 });
+            (command.call(before, &[text], more.len()), more)
+        }
         args => (command, args),
     };
     let mut command = args.iter().fold(command, |command, arg| command.arg(arg));
@@ -164,7 +172,7 @@ impl On<'_> {
 }
 
 fn acquire(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>) -> String {
-    let text = format!("{:016}{TTL:08}{} {TTL} {} {{}}", ask.proposed, ask.lease, ask.request);
+    let text = format!("{:016}{TTL:08}{} {} {{}}", ask.proposed, ask.lease, ask.request);
     let more = [strings(&[ask.request, if ask.look_only { "1" } else { "0" }]), on.slots()].concat();
     let more = if more == ["-", "0"] { Vec::new() } else { more };
     run_ahead(node, Script::Acquire, ask.ahead_us, &on.keys(), &[vec![text], more].concat())
@@ -194,7 +202,11 @@ fn heal_until(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ends_ms
 }
 
 fn release(node: &EmbeddedNode, on: &On<'_>, lease: &str) -> String {
-    run(node, Script::Release, &on.channels(), &[vec![format!("{lease}1")], on.by_lease()].concat())
+    let text = match on {
+        On::Locks([_]) => lease.to_owned(),
+        _ => format!("{lease}1"),
+    };
+    run(node, Script::Release, &on.channels(), &[vec![text], on.by_lease()].concat())
 }
 
 fn read(node: &EmbeddedNode, on: &On<'_>) -> String {
@@ -228,7 +240,7 @@ fn a_free_lock_is_granted_with_the_proposed_token() {
     let node = node();
     assert_eq!(acquire(&node, &LOCK, &ASK), GRANTED);
     assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {P} {A} {{}}]"));
-    assert_eq!(node.get_raw("q:lock:a").unwrap(), format!("{P} {P} {} {A} 30000 - {{}}", NOW_MS + TTL));
+    assert_eq!(node.get_raw("q:lock:a").unwrap(), format!("{}{ZEROS}{P}A00030000{A} - {{}}", NOW_MS + TTL));
 }
 
 #[test]
@@ -262,9 +274,9 @@ fn a_token_is_exact_at_2_to_the_53_minus_1() {
     assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {MAX} {MAX} {A} {{}}]"));
 
     // One below, so that the sum in the next grant reaches it.
-    node.command(&["SET", "q:lock:a", &(MAX - 1).to_string()]).unwrap();
+    node.command(&["SET", "q:lock:a", &format!("{ZEROS}{ZEROS}{}", MAX - 1)]).unwrap();
     assert_eq!(acquire(&node, &LOCK, &ASK), granted(MAX));
-    assert!(node.get_raw("q:lock:a").unwrap().starts_with(&format!("{MAX} {MAX} ")));
+    assert!(node.get_raw("q:lock:a").unwrap().contains(&format!("{MAX}A")));
     assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {MAX} {MAX} {A} {{}}]"));
 }
 
@@ -356,6 +368,105 @@ fn releasing_takes_nothing_from_another_lease() {
     acquire(&node, &LOCK, &ASK);
     assert_eq!(release(&node, &LOCK, B), "0");
     assert!(read(&node, &LOCK).contains(A));
+}
+
+/// When the key of a name that comes again expires, after the beginning.
+const KEPT: u64 = TTL + RETENTION + RETENTION / 8;
+
+fn life(node: &EmbeddedNode) -> Option<u64> {
+    node.command(&["PTTL", "q:lock:a"]).unwrap().as_u64()
+}
+
+#[test]
+fn the_key_of_a_name_that_nobody_had_before_ends_with_its_retention() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    assert_eq!(life(&node), Some(TTL + RETENTION));
+    release(&node, &LOCK, A);
+    assert_eq!(node.get_raw("q:lock:a").unwrap(), format!("{ZEROS}{ZEROS}{P}"));
+    assert_eq!(life(&node), Some(TTL + RETENTION));
+}
+
+#[test]
+fn the_record_of_a_name_that_comes_again_is_written_over_the_last_one_while_its_key_lives_long_enough() {
+    let node = node();
+    let raw = || node.get_raw("q:lock:a").unwrap();
+    let record = |ends: u64, kept: u64, token: u64, lease: &str| {
+        format!("{:013}{}{token}A00030000{lease} - {{}}", ends, NOW_MS + kept)
+    };
+    acquire(&node, &LOCK, &ASK);
+    release(&node, &LOCK, A);
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, proposed: P + 1, ..ASK }), GRANTED);
+    assert_eq!(raw(), record(NOW_MS + TTL, KEPT, P + 1, B));
+    assert_eq!(release(&node, &LOCK, B), "1");
+    assert_eq!(raw(), record(0, KEPT, P + 1, B));
+    assert_eq!(read(&node, &LOCK), format!("1 [0 0 0 {}  ]", P + 1));
+
+    // As long as that covers the retention, nothing but the record is written.
+    at(&node, RETENTION / 8);
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: C, proposed: P + 2, ..ASK }), GRANTED);
+    assert_eq!(raw(), record(NOW_MS + RETENTION / 8 + TTL, KEPT, P + 2, C));
+    assert_eq!(life(&node), Some(TTL + RETENTION));
+    assert_eq!(release(&node, &LOCK, C), "1");
+
+    at(&node, RETENTION / 8 + 1);
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: D, proposed: P + 3, ..ASK }), GRANTED);
+    assert_eq!(raw(), record(NOW_MS + RETENTION / 8 + 1 + TTL, KEPT + RETENTION / 8 + 1, P + 3, D));
+    assert_eq!(life(&node), Some(KEPT));
+}
+
+#[test]
+fn nothing_remains_of_a_longer_record() {
+    let node = node();
+    let long = Ask { request: "request-with-a-long-id", ..ASK };
+    acquire(&node, &LOCK, &ASK);
+    release(&node, &LOCK, A);
+    acquire(&node, &LOCK, &Ask { lease: B, proposed: P + 1, ..long });
+    release(&node, &LOCK, B);
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: C, proposed: P + 2, ..ASK }), GRANTED);
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {0} {0} {C} {{}}]", P + 2));
+    assert_eq!(life(&node), Some(KEPT));
+}
+
+#[test]
+fn a_lease_that_was_released_leaves_no_tombstone_when_it_is_released_again() {
+    let node = node();
+    for (lease, token) in [(A, P), (B, P + 1)] {
+        acquire(&node, &LOCK, &Ask { lease, proposed: token, ..ASK });
+        release(&node, &LOCK, lease);
+    }
+    assert_eq!(release(&node, &LOCK, B), "0");
+    assert_eq!(node.keys(), ["q:lock:a", "q:node"]);
+    // Nor is it given back: what the node stores says that it is over.
+    assert_eq!(heal(&node, &LOCK, B, P + 1), "0");
+}
+
+#[test]
+fn a_lease_of_a_name_that_comes_again_is_released_out_of_memory() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    release(&node, &LOCK, A);
+    acquire(&node, &LOCK, &Ask { lease: B, proposed: P + 1, ..ASK });
+    node.set_memory_full(true);
+    assert!(acquire(&node, &LOCK, &Ask { lease: C, ..ASK }).starts_with("0 "));
+    assert_eq!(release(&node, &LOCK, B), "1");
+    assert_eq!(life(&node), Some(KEPT));
+    assert!(acquire(&node, &LOCK, &Ask { lease: C, ..ASK }).contains("OOM"));
+    assert_eq!(read(&node, &LOCK), format!("1 [0 0 0 {}  ]", P + 1));
+}
+
+#[test]
+fn a_token_that_was_issued_while_a_lease_was_held_stays_behind_it() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    assert_eq!(issue(&node, "a", P), format!("1 {}", P + 1));
+    assert_eq!(issue(&node, "a", P + 5), format!("1 {}", P + 5));
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {} {A} {{}}]", P + 5));
+    assert_eq!(life(&node), Some(TTL + RETENTION));
+    assert!(extend(&node, &LOCK, A, P, "own").starts_with("1 30000"));
+    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {} {A} {{}}]", P + 5));
+    assert_eq!(release(&node, &LOCK, A), "1");
+    assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 6));
 }
 
 #[test]
@@ -766,7 +877,7 @@ async fn tokios_paused_time_drives_the_nodes_clock() {
 async fn a_submitted_call_is_answered_before_submit_returns() {
     let node = node();
     let command = Command::new(Script::Acquire).key("q:lock:a");
-    let command = Arc::new(command.call(&[&format!("{P:016}00030000{A} 30000 - {{}}")], 0));
+    let command = Arc::new(command.call(&P.to_string(), &[&format!("00030000{A} - {{}}")], 0));
     let marker = Some(Arc::new(marker(MINUTE_US)));
     let answer = Ballot::of_one(|seat| {
         let reply = ReplyTo::new(command.clone(), None, tokio::time::Instant::now(), Some(seat));

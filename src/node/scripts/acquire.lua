@@ -1,8 +1,7 @@
--- Grants one lease over all the given keys, or none of them. Part of batch.lua.
+-- Grants one lease over all the given keys, or none of them. Part of answer().
 --
 -- KEYS  key × n, [index of the semaphore]
--- text  A   2 proposed token, 16 digits   18 ttl in ms, 8 digits   26 LEASE TTL REQUEST DATA, as
---       its record ends
+-- text  what its record shall have from FENCE on: the proposed token first
 -- ARGV  where it takes more:  1 request id or '-'   2 '1' = only look, never grant
 --       3… slot × n, with an index
 -- Reply 1 granted with the proposed token; {1, token} with a higher one;
@@ -15,7 +14,7 @@
 if not marked then return -1 end
 if op == 65 then
   if tombstones and call('GET', ARGV[4] .. 'undone:' .. sub(text, 26, 57)) then return -3 end
-  local proposed = sub(text, 2, 17)
+  local proposed = sub(text, 1, 16)
   if proposed > token_max then return -2 end
 
   local request, last = m > 0 and ARGV[a] or '-', k + n - 1
@@ -38,7 +37,7 @@ if op == 65 then
     end
   end
 
-  local token, absent = proposed, false
+  local token = proposed
   for i = k, last do
     local record = look(i)
     if record then
@@ -52,33 +51,34 @@ if op == 65 then
         end
         -- The same attempt once more (a duplicated message): it has its answer already,
         -- unless tokens were issued since, which must not be given out twice.
-        if fence == sub(record, 18, 33) then fence = digits(fence - 1) end
+        if byte(record, 43) ~= 60 then fence = digits(fence - 1) end
       end
       if fence >= token then token = digits(fence + 1) end
-    elseif last == k and not index then
-      absent = true
-    else
-      -- An error where something else is stored there.
+    elseif last > k or index then
+      -- An error where something else is stored there, before anything is written.
       call('GET', KEYS[i])
     end
   end
   if m > 1 and ARGV[a + 1] == '1' then return 0 end
 
-  local ttl, ends, forgotten = life(sub(text, 18, 25))
+  local ttl, ends, forgotten, longer = life(sub(text, 18, 25))
   if index then
     -- Before the records: an index of the wrong type fails here, where nothing is written yet.
     for i = a + 2, a + m - 1 do call('ZADD', index, ends, ARGV[i]) end
   end
-  local record = token .. ' ' .. token .. ' ' .. ends .. ' ' .. sub(text, 26)
+  local rest = token == proposed and text or token .. sub(text, 17)
   for i = k, last do
-    -- With an end, since Redis makes one of a life for its replicas.
-    if not absent then
-      call('SET', KEYS[i], record, 'PXAT', forgotten)
-    elseif not call('SET', KEYS[i], record, 'PXAT', forgotten, 'NX') then
-      -- What is stored there is no string, as this error says.
-      error(redis.pcall('GET', KEYS[i]))
+    local before = look(i)
+    if before then
+      put(KEYS[i], before, ends, rest, forgotten, longer)
+    else
+      local record = ends .. ZEROS .. rest
+      if not call('SET', KEYS[i], record, 'PXAT', forgotten, 'NX') then
+        -- What is stored there is no string, as this error says.
+        error(redis.pcall('GET', KEYS[i]))
+      end
+      written[KEYS[i]] = record
     end
-    written[KEYS[i]] = record
   end
   if index then
     call('ZREMRANGEBYSCORE', index, '-inf', now)

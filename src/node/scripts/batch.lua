@@ -6,52 +6,93 @@
 --       2 how far a token may be ahead of the clock, µs   3 fence retention, ms
 --       4 what all keys begin with
 --       then of each its text, where each part has its place: a word costs a node more than what
---       is done with it. It begins with 'A', 'E' or 'R'; where that is 'a', 'e' or 'r', there
---       come after it: how many keys, how many arguments, the arguments. Otherwise it has none of
---       these, and one key
+--       is done with it. It begins with 'E' or 'R', or with a digit, and 'A' behind its sixteenth;
+--       where that is 'e', 'r' or 'a', there come after it: how many keys, how many arguments,
+--       the arguments. Otherwise it has none of these, and one key. One of 32 letters is a lease id,
+--       to be released
 -- Reply {now, reply × n}; a reply is a code or a list that begins with one. One that fails has
 --       its error there, and the others are as if it had not been; -1 where the marker is another
-end -- of answer(), which state.lua begins
 
-local k, a, words = 1, 5, #ARGV
+-- What the calls share: what is stored, the time, the bounds.
+local call, byte, sub, find, KEYS, ARGV = redis.call, string.byte, string.sub, string.find, KEYS, ARGV
+local words, stored = #ARGV, call('TIME')
+local now_us = stored[1] * 1000000 + stored[2]
+local now = math.floor(now_us / 1000)
+-- Times and tokens are compared as text, which costs less than reading them: all have 13 or 16 digits.
+-- '%d' costs much less than '%.0f', and has the digits wherever Redis was built with 64 bits.
+local format, whole, padded = string.format, '%d', '%016d'
+-- A record is greater while its lease is held, and less from then on.
+local later = format(whole, now + 1)
+if #later ~= 13 then
+  whole, padded = '%.0f', '%016.0f'
+  later = format(whole, now + 1)
+end
+local token_max = format(padded, math.min(now_us + ARGV[2], 9007199254740991))
+local ZEROS = '0000000000000'
+
+-- All in one command. Lua has no room for the reply of very many keys.
+stored = #KEYS <= 1000 and call('MGET', unpack(KEYS)) or {}
+-- By key, what calls before have written, or UNREAD where that has to be asked for.
+local written, UNREAD = {}, true
+-- The replies, and how many there are.
+local replies, count = {now}, 1
+-- Of what was released: channel, text and number of the reply, one after the other.
+local changed, changes = {}, 0
+
+-- Whether this node may vote, and whether it has any tombstone: if not, no acquire looks for its own.
+local marked, tombstones
+-- Where the next call begins.
+local k, a = 1, 5
 if ARGV[1] ~= '' then
-  marked, tombstones, k = look(1) == ARGV[1], look(2), 3
+  marked, tombstones, k = stored[1] == ARGV[1], stored[2], 3
+  if stored[1] == nil then marked, tombstones = call('GET', KEYS[1]) == ARGV[1], call('GET', KEYS[2]) end
 end
-local function serve()
-  while a <= words do
-    local text, its_k, its_a, n, m = ARGV[a], k, a + 1, 1, 0
-    local op = byte(text)
-    if op > 96 then
-      op, n, m, its_a = op - 32, tonumber(ARGV[its_a]), tonumber(ARGV[its_a + 1]), its_a + 2
+
+-- A ttl as it was asked for, its end, and the end of the fence's retention behind it. Mostly all
+-- calls of a run ask for the same.
+local ttl, ttl_end, ttl_kept
+-- Answers any call.
+local answer
+
+while a <= words do
+  -- The usual two: a lease is taken that nobody holds here, or given back that is held here. They
+  -- make half of the strings that answer() makes, and no function: Redis makes each anew for each run.
+  local text, key, record, done = ARGV[a], KEYS[k], stored[k], false
+  if written[key] ~= nil then
+    -- Another call of this run was here before.
+  elseif #text == 32 then
+    if record and record > later and find(record, text, 52, true) == 52 then
+      if byte(record, 14) ~= 48 then
+        done = redis.pcall('SETRANGE', key, '0', ZEROS) == #record
+      else
+        done = redis.pcall('SET', key, ZEROS .. ZEROS .. sub(record, 27, 42), 'KEEPTTL').ok
+      end
+      if done then
+        changed[changes + 1], changed[changes + 2], changed[changes + 3] = key, text, count + 1
+        changes = changes + 3
+      end
     end
-    -- Where this one fails, it goes on behind it.
-    k, a, count = its_k + n, its_a + m, count + 1
-    replies[count] = answer(op, text, its_k, n, its_a, m)
+  elseif byte(text, 17) == 65 and marked and not tombstones then
+    local proposed, asked = sub(text, 1, 16), sub(text, 18, 25)
+    if asked ~= ttl and tonumber(asked) then
+      ttl, ttl_end, ttl_kept = asked, format(whole, now + asked), format(whole, now + asked + ARGV[3])
+    end
+    if asked ~= ttl or proposed > token_max then
+      -- Refused, or an error.
+    elseif record then
+      local kept = sub(record, 14, 26)
+      if record < later and kept >= ttl_kept and sub(record, 27, 42) < proposed then
+        local new = ttl_end .. kept .. text
+        done = #new >= #record and redis.pcall('SETRANGE', key, '0', new) == #new
+      end
+    elseif record == false then
+      done = redis.pcall('SET', key, ttl_end .. ZEROS .. text, 'PXAT', ttl_kept, 'NX')
+      done = done and done.ok
+    end
   end
-end
-
-repeat
-  local from = a
-  local done, failure = pcall(serve)
-  if not done then
-    -- Arguments that are none of a batch.
-    if a == from then error(failure, 0) end
-    -- What a command answered has a code in front, what Lua says has not.
-    failure = tostring(type(failure) == 'table' and failure.err or failure)
-    -- Redis 6 says where, too.
-    failure = string.match(failure, '^@user_script: %d+: %-(.*)$') or failure
-    replies[count] = {err = string.find(failure, '^%u+ ') and failure or 'ERR ' .. failure}
-  end
-until done
-
--- Mostly nobody waits for anything, and to ask costs less than two of these. An error is none of
--- a release: they are hints.
-if #changed == 3 or #changed > 3 and redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0 then
-  for i = 1, #changed, 3 do
-    local channel, text, at = changed[i], changed[i + 1], changed[i + 2]
-    local listen = byte(text, 34) == 50 and redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 2
-    if listen > 1 then listen = redis.pcall('PUBLISH', channel, sub(text, 35)) end
-    if replies[at] == 1 and type(listen) == 'number' and listen > 1 then replies[at] = {1, listen} end
-  end
-end
-return replies
+  if done then
+    written[key] = UNREAD
+    k, a, count = k + 1, a + 1, count + 1
+    replies[count] = 1
+  else
+    if not answer then

@@ -1,5 +1,5 @@
 -- Sets the remaining time of a lease that is still held, and carries its token:
--- the second fencing round, extending, proclaiming. All keys or none. Part of batch.lua.
+-- the second fencing round, extending, proclaiming. All keys or none. Part of answer().
 --
 -- KEYS  key × n, or the index of a semaphore
 -- text  E   2 token, 16 digits   18 lease id   50 ttl in ms, 8 digits, or 'own' (as granted) or
@@ -23,7 +23,7 @@ if op == 69 then
     end
   end
 
-  local fences, record = {}, nil
+  local fences, records, record = {}, {}, nil
   for i = first, last do
     if index then record = call('GET', keys[i]) else record = look(i) or call('GET', keys[i]) end
     if not record then return 0 end
@@ -33,32 +33,30 @@ if op == 69 then
       if token > token_max then return -2 end
       fence = token
     end
-    fences[i] = fence
+    fences[i], records[i] = fence, record
   end
 
   -- One lease: the rest is the same under every key.
   local _, _, expires, _, own, request, data = parse(record)
-  local ttl, remaining, ends, forgotten = own, expires - now, nil, nil
+  local ttl, remaining, ends, forgotten, longer = own, expires - now, nil, nil, nil
   if given == 'keep    ' then
-    _, ends, forgotten = life(remaining)
+    _, ends, forgotten, longer = life(remaining)
   elseif given == 'own     ' then
-    remaining, ends, forgotten = life(own)
+    remaining, ends, forgotten, longer = life(own)
   else
-    ttl, ends, forgotten = life(given)
+    ttl, ends, forgotten, longer = life(given)
     remaining = ttl
   end
   if #text > 57 then data = sub(text, 58) end
   local asked = string.match(request, '^[^+]+')
   if claim ~= '-' then request = asked .. '+' .. claim end
-  local lease = ' ' .. token .. ' ' .. ends .. ' ' .. mine .. ' ' .. ttl .. ' ' .. request .. ' ' .. data
   if index then
     -- Before the records: an index of the wrong type fails here, where nothing is written yet.
     for slot in string.gmatch(slots, '%d+') do call('ZADD', index, ends, slot) end
   end
   for i = first, last do
-    record = fences[i] .. lease
-    call('SET', keys[i], record, 'PXAT', forgotten)
-    written[keys[i]] = record
+    local rest = fences[i] .. lease_part(fences[i], token, ttl, mine, request, data)
+    put(keys[i], records[i], ends, rest, forgotten, longer)
   end
   if index then
     if call('PTTL', index) < remaining then call('PEXPIRE', index, remaining) end

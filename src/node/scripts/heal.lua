@@ -33,7 +33,7 @@ for i = 4, 3 + n do
       -- Held here, but not whole: another key of it was lost, or its place in the index.
       -- What is left is never shortened, and keeps the tokens that were issued since.
       ends = math.max(ends, expires)
-      if fence > token then fences[i] = string.sub(record, 1, 16) end
+      if fence > token then fences[i] = sub(record, 27, 42) end
     elseif fence > token or (fence == token and lease == '') then
       -- A later lease has been here and is gone, or this one was released:
       -- what was sent to heal it is late. Which of them it was cannot be told any more once a
@@ -44,14 +44,13 @@ for i = 4, 3 + n do
 end
 
 local remaining = ends - now
-local lease = ' ' .. ARGV[3] .. ' ' .. ends .. ' ' .. ARGV[2] .. ' ' ..
-  ARGV[5] .. ' ' .. ARGV[8] .. ' ' .. ARGV[10]
 if index then
   -- Before the records: an index of the wrong type fails here, where nothing is written yet.
   for i = 11, 10 + n do redis.call('ZADD', index, ends, ARGV[i]) end
 end
 for i = 4, 3 + n do
-  redis.call('SET', KEYS[i], fences[i] .. lease, 'PX', remaining + ARGV[7])
+  local rest = fences[i] .. lease_part(fences[i], ARGV[3], ARGV[5], ARGV[2], ARGV[8], ARGV[10])
+  redis.call('SET', KEYS[i], ends .. '0000000000000' .. rest, 'PX', remaining + ARGV[7])
 end
 local life = remaining + ARGV[7]
 redis.call('SET', KEYS[3], 'healed', 'PX', life)

@@ -9,15 +9,15 @@ local now, now_us = clock()
 local fence = tonumber(ARGV[2])
 if fence > now_us + ARGV[3] then return {-2, now} end
 
-local lease_part, live_ms = '', 0
 local record = redis.call('GET', KEYS[2])
-if record then
-  local known, _, expires = parse(record)
-  if known >= fence then fence = known + 1 end
-  if expires > now then
-    live_ms = expires - now
-    lease_part = string.sub(record, 17)
-  end
+local known, token, expires, lease, ttl, request, data = 0, 0, 0
+if record then known, token, expires, lease, ttl, request, data = parse(record) end
+if known >= fence then fence = known + 1 end
+if expires > now then
+  -- Its key outlives the lease by the retention.
+  local rest = lease_part(digits(fence), digits(token), ttl, lease, request, data)
+  redis.call('SETRANGE', KEYS[2], '26', digits(fence) .. rest)
+else
+  redis.call('SET', KEYS[2], string.rep('0', 26) .. digits(fence), 'PX', ARGV[4])
 end
-redis.call('SET', KEYS[2], digits(fence) .. lease_part, 'PX', live_ms + ARGV[4])
 return {1, now, fence}

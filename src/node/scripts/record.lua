@@ -1,41 +1,55 @@
--- Shared beginning of every script: the stored form of a lease, and the time.
+-- The stored form of a lease.
 --
--- A lease lives in ONE string key, so that a grant reads and sets one key. The
--- key outlives the lease by the fence retention, since it also keeps the fence:
+-- A lease lives in ONE string key, so that a grant reads and sets one key. The key outlives the
+-- lease by the fence retention, since it also keeps the fence. All but the end stands at fixed
+-- places, in the order in which a look at it can be over soonest:
 --
---   FENCE                                         nobody holds it; the fence remains
---   FENCE TOKEN EXPIRES LEASE TTL REQUEST DATA    held until EXPIRES (node's clock)
+--    1 EXPIRES  ms since the epoch by the node's clock, 13 digits from 2001 to 2286; zeros once the
+--               lease was released. So a record is greater than a time, as texts, while it is held
+--   14 KEPT     when the key itself expires, so written. Zeros under a name that nobody had before:
+--               most of these do not come again, so a release leaves nothing behind FENCE and
+--               the key its end. Where one does come again, its key gets a longer life, and as long
+--               as that suffices a record is written over the last one, for a third of what a SET
+--               with an end costs
+--   27 FENCE    the highest token known here, 16 digits. Lua's .. and tostring keep only 14 of
+--               them; digits() keeps all. What follows is not there where nothing is known but this
+--   43 FLAG     'A' or 'a'; '<' where tokens were issued since: the lease's own is lower
+--   44 TTL      ms, 8 digits    52 LEASE  32 hex digits    84 a space
+--   85 [TOKEN and a space, with '<']   REQUEST and a space   DATA, opaque, to the end
+--               REQUEST is the caller's request id or '-'; once a retry of the request has taken
+--               the lease over, then + and that retry's claim (§1.9)
 --
---   FENCE    the highest token known here, TOKEN that of this lease (issuing tokens
---            raises the fence, not this), each with 16 digits. Lua's .. and tostring
---            keep only 14 of them; digits() keeps all.
---   EXPIRES  ms since the epoch, 13 digits from 2001 to 2286. LEASE 32 hex digits.
---            So far all stands at fixed places, where it is read without a search.
---   TTL      ms. REQUEST the caller's request id or '-'; once a retry of the request has
---            taken the lease over, then + and that retry's claim (§1.9). DATA opaque, to the end
---
--- Replies: a list that begins with a code and the node's clock in ms.
---    1  done     0  refused    -1  the marker is not the expected one (§4)
---   -2  the proposed token is too far ahead of this node's clock (§2.4)
---   -3  this lease was released before its acquire arrived (§1.4)
-local function parse(record)
-  local fence = #record == 16 and tonumber(record)
-  if fence then return fence, 0, 0, '' end
-  local token, expires, lease, ttl, request, data
-  fence, token, expires, lease, ttl, request, data =
-    string.match(record, '^(%d+) (%d+) (%d+) (%x+) (%d+) (%S+) (.*)$')
-  if not fence then error('not a lease record') end
-  return tonumber(fence), tonumber(token), tonumber(expires), lease, tonumber(ttl), request, data
-end
+-- From FENCE on, this is the text that an acquire is sent with.
+local sub, byte = string.sub, string.byte
 
 -- A token as text. Printing a double without decimals is exact, and so is every token below 2^53.
 local function digits(token)
   return string.format('%016.0f', token)
 end
 
-local function clock()
-  local time = redis.call('TIME')
-  local now_us = time[1] * 1000000 + time[2]
-  return math.floor(now_us / 1000), now_us
+-- Says whether it holds a lease, whether or not that has expired.
+local function has_lease(record)
+  if #record == 42 and string.find(record, '^%d+$') then return false end
+  local flag = byte(record, 43)
+  if byte(record, 84) ~= 32 or flag ~= 65 and flag ~= 97 and flag ~= 60 then error('not a lease record') end
+  return true
+end
+
+-- FENCE, TOKEN, EXPIRES, LEASE, TTL, REQUEST, DATA. LEASE is '' and EXPIRES 0 where there is none.
+local function parse(record)
+  local fence = tonumber(sub(record, 27, 42))
+  if not has_lease(record) or not string.find(record, '^[^0]') then return fence, 0, 0, '' end
+  local token, rest = fence, sub(record, 85)
+  if byte(record, 43) == 60 then token, rest = string.match(rest, '^(%d+) (.*)$') end
+  local request, data = string.match(rest, '^(%S+) (.*)$')
+  local expires, ttl = sub(record, 1, 13), sub(record, 44, 51)
+  return fence, tonumber(token), tonumber(expires), sub(record, 52, 83), tonumber(ttl), request, data
+end
+
+-- What follows FENCE; all of it text but the TTL.
+local function lease_part(fence, token, ttl, lease, request, data)
+  local flag, own = 'A', ''
+  if token ~= fence then flag, own = '<', token .. ' ' end
+  return flag .. string.format('%08d', ttl) .. lease .. ' ' .. own .. request .. ' ' .. data
 end
 

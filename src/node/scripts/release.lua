@@ -1,10 +1,11 @@
 -- Takes a lease away wherever it is held here, and makes sure that it stays away:
 -- where the acquire has not arrived yet, a tombstone meets it (§1.4).
--- Needs no marker, since forgetting is always safe. Part of batch.lua.
+-- Needs no marker, since forgetting is always safe. Part of answer().
 --
 -- KEYS  key × n, or the index of a semaphore
 -- text  R   2 lease id   34 '1' = tell those who wait, '2' = where more than one does; a lost round
 --       is undone silently, or its own undo would wake the contender that lost it   35 what to tell
+--       The lease id alone is short for R, the lease id and '1'
 -- ARGV  where it takes more:  1 for the undo of a grant with a request id: the claim it was
 --         made under, 0 = by the request itself; or '-'. A retry that has taken the lease over
 --         since keeps it (§1.9)
@@ -30,12 +31,15 @@ if op == 82 then
     end
   end
 
+  -- By its place in the record; no parse(), which would end the release at what is none.
+  local function request_of(record)
+    return string.match(record, byte(record, 43) == 60 and '^%d+ (%S+)' or '^(%S+)', 85) or '-'
+  end
   if claim ~= '-' then
     for i = first, last do
       local record = read(i)
-      if record and sub(record, 49, 80) == mine then
-        local request = string.match(record, '^%d+ (%S+)', 82)
-        if request and (string.match(request, '%+(%d+)$') or '0') ~= claim then return 0 end
+      if record and sub(record, 52, 83) == mine and sub(record, 1, 13) ~= ZEROS then
+        if (string.match(request_of(record), '%+(%d+)$') or '0') ~= claim then return 0 end
       end
     end
   end
@@ -48,18 +52,20 @@ if op == 82 then
   local found, held = 0, 0
   for i = first, last do
     local record = read(i)
-    -- At its place in the record; no fence_of(), which would end the release at what is none.
-    if record and sub(record, 49, 80) == mine then
+    if record and sub(record, 52, 83) == mine then
       found = found + 1
-      if sub(record, 35, 47) > now_text then held = held + 1 end
-      store(keys[i], sub(record, 1, 16))
-      if not index then
-        if tell then note(keys[i], text) end
-      else
-        local request = string.match(record, '^%d+ ([^+%s]+)', 82)
-        if request and request ~= '-' then
-          local by_request = index .. '///' .. request
-          if redis.pcall('GET', by_request) == mine then call('DEL', by_request) end
+      if record > later then held = held + 1 end
+      -- Not for the second time.
+      if sub(record, 1, 13) ~= ZEROS then
+        free(keys[i], record)
+        if not index then
+          if tell then note(keys[i], text) end
+        else
+          local request = string.match(request_of(record), '^[^+]+')
+          if request ~= '-' then
+            local by_request = index .. '///' .. request
+            if redis.pcall('GET', by_request) == mine then call('DEL', by_request) end
+          end
         end
       end
     end

@@ -242,17 +242,14 @@ impl Redis {
         keys.into_iter().map(|key| (key.clone(), value(&key))).collect()
     }
 
-    /// The keys that contain `name` and store a lease which has not expired. A fence that
-    /// outlives its lease is one word, a lease seven or more (`src/node/scripts/record.lua`).
+    /// The keys that contain `name` and store a lease which is not over: the first field of a record
+    /// (`src/node/scripts/record.lua`) is when it ends.
     pub fn leases(&self, name: &str) -> Vec<String> {
         let (seconds, micros): (u64, u64) = self.command(&["TIME"]);
         let now_ms = seconds * 1000 + micros / 1000;
         let is_held = |value: &str| {
-            value
-                .split(' ')
-                .nth(2)
-                .and_then(|expires| expires.parse().ok())
-                .is_some_and(|at: u64| at > now_ms)
+            let expires = value.get(..13).and_then(|expires| expires.parse().ok());
+            value.len() > 42 && expires.is_some_and(|at: u64| at > now_ms)
         };
         let held = self.dump().into_iter().filter(|(key, value)| {
             key.contains(name) && !key.contains(":undone:") && value.as_deref().is_some_and(is_held)

@@ -1,0 +1,37 @@
+-- Runs a call that is not one of the usual two. The end of what batch.lua begins.
+      end -- of answer()
+    end
+
+    local op, its_k, its_a, n, m = byte(text), k, a + 1, 1, 0
+    if #text == 32 then
+      op, text = 82, 'R' .. text .. '1'
+    elseif op < 58 then
+      op = byte(text, 17)
+    end
+    if op > 96 then
+      op, n, m, its_a = op - 32, tonumber(ARGV[its_a]), tonumber(ARGV[its_a + 1]), its_a + 2
+    end
+    k, a, count = its_k + n, its_a + m, count + 1
+    local answered, reply = pcall(answer, op, text, its_k, n, its_a, m)
+    if not answered then
+      -- What a command answered has a code in front, what Lua says has not.
+      reply = tostring(type(reply) == 'table' and reply.err or reply)
+      -- Redis 6 says where, too.
+      reply = string.match(reply, '^@user_script: %d+: %-(.*)$') or reply
+      reply = {err = find(reply, '^%u+ ') and reply or 'ERR ' .. reply}
+    end
+    replies[count] = reply
+  end
+end
+
+-- Mostly nobody waits for anything, and to ask costs less than two of these. An error is none of
+-- a release: they are hints.
+if changes == 3 or changes > 3 and redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0 then
+  for i = 1, changes, 3 do
+    local channel, text, at = changed[i], changed[i + 1], changed[i + 2]
+    local listen = byte(text, 34) == 50 and redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 2
+    if listen > 1 then listen = redis.pcall('PUBLISH', channel, sub(text, 35)) end
+    if replies[at] == 1 and type(listen) == 'number' and listen > 1 then replies[at] = {1, listen} end
+  end
+end
+return replies
