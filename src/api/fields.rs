@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use smallvec::SmallVec;
 
 use super::problem::{FieldError, Problem};
@@ -87,14 +87,14 @@ impl<'a> Fields<'a> {
         if body.is_empty() {
             return fields;
         }
-        match serde_json::from_slice::<Object<'a>>(body) {
-            Ok(Object(members)) => fields.members = members,
-            Err(error) if error.is_data() => {
-                fields.broken = true;
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let read = Object(&mut fields.members).deserialize(&mut json).and_then(|()| json.end());
+        if let Err(error) = read {
+            fields.members = Members::default();
+            fields.broken = true;
+            if error.is_data() {
                 fields.wrong("body", "must be a JSON object");
-            }
-            Err(error) => {
-                fields.broken = true;
+            } else {
                 fields.wrong("body", format!("is not valid JSON: {error}"));
             }
         }
@@ -255,7 +255,7 @@ impl<'a> Fields<'a> {
 
     /// Whatever is left is unknown. `value` is `None` only when something was wrong.
     pub fn finish<T>(mut self, value: Option<T>) -> Result<T, Problem> {
-        if !self.broken {
+        if !self.broken && !self.members.list.is_empty() {
             for (name, _) in std::mem::take(&mut self.members.list) {
                 let known = match self.asked.as_slice() {
                     [] => "there are none".to_owned(),
@@ -298,35 +298,38 @@ impl<'a> Members<'a> {
         }
     }
 
-    fn visit<A: MapAccess<'a>>(mut map: A) -> Result<Self, A::Error> {
-        let mut members = Self::default();
+    fn fill<A: MapAccess<'a>>(&mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(Key(name)) = map.next_key()? {
-            if members.overflow {
+            if self.overflow {
                 map.next_value::<IgnoredAny>()?;
             } else {
-                members.push(name, map.next_value()?);
+                self.push(name, map.next_value()?);
             }
         }
-        Ok(members)
+        Ok(())
     }
 }
 
-/// A JSON object and nothing else.
-struct Object<'a>(Members<'a>);
+/// A JSON object and nothing else, read in place: members are half a kilobyte.
+struct Object<'m, 'a>(&'m mut Members<'a>);
 
-impl<'de> Deserialize<'de> for Object<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectVisitor;
-        impl<'de> Visitor<'de> for ObjectVisitor {
-            type Value = Object<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Members::visit(map).map(Object)
-            }
-        }
-        deserializer.deserialize_any(ObjectVisitor)
+impl<'de> DeserializeSeed<'de> for Object<'_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Object<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        self.0.fill(map)
     }
 }
 
@@ -383,7 +386,9 @@ impl<'de> Deserialize<'de> for Raw<'de> {
                 Ok(Raw::List(list))
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Raw<'de>, A::Error> {
-                Members::visit(map).map(|members| Raw::Map(Box::new(members)))
+                let mut members = Box::<Members<'de>>::default();
+                members.fill(map)?;
+                Ok(Raw::Map(members))
             }
         }
         deserializer.deserialize_any(RawVisitor)

@@ -57,41 +57,48 @@ local answer
 while a <= words do
   -- The usual two: a lease is taken that nobody holds here, or given back that is held here. They
   -- make half of the strings that answer() makes, and no function: Redis makes each anew for each run.
-  local text, key, record, done = ARGV[a], KEYS[k], stored[k], false
-  if written[key] ~= nil then
+  local text, key, done = ARGV[a], KEYS[k], false
+  local record, after, kind = written[key], UNREAD, #text == 32 or byte(text, 17)
+  if record == nil then record = stored[k] end
+  if record == UNREAD then
     -- Another call of this run was here before.
-  elseif #text == 32 then
-    if record and record > later and find(record, text, 52, true) == 52 then
-      if byte(record, 14) ~= 48 then
-        done = redis.pcall('SETRANGE', key, '0', ZEROS) == #record
-      else
-        done = redis.pcall('SET', key, ZEROS .. ZEROS .. sub(record, 27, 42), 'KEEPTTL').ok
-      end
-      if done then
-        changed[changes + 1], changed[changes + 2], changed[changes + 3] = key, text, count + 1
-        changes = changes + 3
-      end
-    end
-  elseif byte(text, 17) == 65 and marked and not tombstones then
+  elseif kind == 65 then
     local proposed, asked = sub(text, 1, 16), sub(text, 18, 25)
     if asked ~= ttl and tonumber(asked) then
       ttl, ttl_end, ttl_kept = asked, format(whole, now + asked), format(whole, now + asked + ARGV[3])
     end
-    if asked ~= ttl or proposed > token_max then
+    if asked ~= ttl or proposed > token_max or not marked or tombstones then
       -- Refused, or an error.
     elseif record then
       local kept = sub(record, 14, 26)
       if record < later and kept >= ttl_kept and sub(record, 27, 42) < proposed then
-        local new = ttl_end .. kept .. text
-        done = #new >= #record and redis.pcall('SETRANGE', key, '0', new) == #new
+        after = ttl_end .. kept .. text
+        done = #after >= #record and redis.pcall('SETRANGE', key, '0', after) == #after
       end
     elseif record == false then
-      done = redis.pcall('SET', key, ttl_end .. ZEROS .. text, 'PXAT', ttl_kept, 'NX')
+      after = ttl_end .. ZEROS .. text
+      done = redis.pcall('SET', key, after, 'PXAT', ttl_kept, 'NX')
       done = done and done.ok
+    end
+  elseif kind == true or byte(text) == 82 then
+    local lease = kind == true and text or sub(text, 2, 33)
+    if record and record > later and find(record, lease, 52, true) == 52 then
+      if byte(record, 14) ~= 48 then
+        done = redis.pcall('SETRANGE', key, '0', ZEROS) == #record
+        -- The next holder's acquire is behind it.
+        if lease ~= text then after = ZEROS .. sub(record, 14) end
+      else
+        after = ZEROS .. ZEROS .. sub(record, 27, 42)
+        done = redis.pcall('SET', key, after, 'KEEPTTL').ok
+      end
+      if done and byte(text, 34) ~= 48 then
+        changed[changes + 1], changed[changes + 2], changed[changes + 3] = key, text, count + 1
+        changes = changes + 3
+      end
     end
   end
   if done then
-    written[key] = UNREAD
+    written[key] = after
     k, a, count = k + 1, a + 1, count + 1
     replies[count] = 1
   else
