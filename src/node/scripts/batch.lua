@@ -56,7 +56,7 @@ local answer
 
 while a <= words do
   -- The usual two: a lease is taken that nobody holds here, or given back that is held here. They
-  -- make half of the strings that answer() makes, and no function: Redis makes each anew for each run.
+  -- need half of the strings that answer() needs, and no function, which Redis would make for each run.
   local text, key, done = ARGV[a], KEYS[k], false
   local record, after, kind = written[key], UNREAD, #text == 32 or byte(text, 17)
   if record == nil then record = stored[k] end

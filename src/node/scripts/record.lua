@@ -6,11 +6,11 @@
 --
 --    1 EXPIRES  ms since the epoch by the node's clock, 13 digits from 2001 to 2286; zeros once the
 --               lease was released. So a record is greater than a time, as texts, while it is held
---   14 KEPT     when the key itself expires, so written. Zeros under a name that nobody had before:
---               most of these do not come again, so a release leaves nothing behind FENCE and
---               the key its end. Where one does come again, its key gets a longer life, and as long
---               as that suffices a record is written over the last one, for a third of what a SET
---               with an end costs
+--   14 KEPT     when the key itself expires, written with that end. Zeros under a name that nobody
+--               had before: most of these do not come again, so a release leaves nothing behind
+--               FENCE, and the key its end. Where one does come again, its key gets a longer life,
+--               and as long as that suffices a record is written over the last one, for less than
+--               half of what a SET with an end costs
 --   27 FENCE    the highest token known here, 16 digits. Lua's .. and tostring keep only 14 of
 --               them; digits() keeps all. What follows is not there where nothing is known but this
 --   43 FLAG     'A' or 'a'; '<' where tokens were issued since: the lease's own is lower
