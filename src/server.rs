@@ -187,13 +187,13 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
         }
     }
     accepting.abort();
-    // Releases that a node has not confirmed yet. What stays ends with its ttl.
-    let paid = async {
-        while layers.engine.debts() > 0 {
-            sleep(Duration::from_millis(10)).await;
+    // A vote that comes late may be a grant that nobody got. What stays ends with its ttl.
+    let settled = async {
+        while !layers.engine.is_settled() {
+            sleep(Duration::from_millis(5)).await;
         }
     };
-    let _ = timeout(LAST_STEPS / 2, paid).await;
+    let _ = timeout(LAST_STEPS / 2, settled).await;
     trace::finish(config.shutdown_timeout.saturating_sub(started.elapsed() + LAST_STEPS / 5)).await;
     let left = hub.connections();
     tracing::info!(took_ms = started.elapsed().as_millis() as u64, cut_off = left, "ended");

@@ -43,8 +43,8 @@ impl Complaints {
             return;
         }
         let (op, suppressed) = (op.name(), entry.unsaid.swap(0, Ordering::Relaxed));
-        // What was undone before it arrived was undone by us: a client left.
-        if matches!(why, NodeError::Undone) {
+        // Not the node's doing: a client left before it arrived, or the server ends.
+        if matches!(why, NodeError::Undone | NodeError::Dropped) {
             tracing::debug!(node, op, cause, suppressed, error = %why, "vote failed");
         } else {
             tracing::warn!(node, op, cause, suppressed, error = %why, "vote failed");

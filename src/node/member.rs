@@ -6,7 +6,7 @@
 //! the node's debts: releases that it has not confirmed yet.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -76,6 +76,8 @@ pub struct Member {
     /// The node failed a call since the last probe.
     failed: AtomicBool,
     wake: Notify,
+    /// Calls not answered yet, and debts.
+    unsettled: AtomicUsize,
     debts: Mutex<VecDeque<Arc<Command>>>,
     baseline: Mutex<Option<ClockBaseline>>,
     /// What the times of the baseline are counted from.
@@ -118,6 +120,7 @@ impl Member {
             trouble: ArcSwapOption::empty(),
             failed: AtomicBool::new(false),
             wake: Notify::new(),
+            unsettled: AtomicUsize::new(0),
             debts: Mutex::default(),
             baseline: Mutex::default(),
             first_seen,
@@ -209,6 +212,7 @@ impl Member {
         now: Instant,
         to: Option<Seat>,
     ) {
+        self.unsettled.fetch_add(1, Ordering::Relaxed);
         let watcher: Arc<dyn ReplyWatcher> = Arc::clone(self) as _;
         let reply = ReplyTo::new(Arc::clone(command), Some(watcher), now, to);
         let reply = reply.traced(VoteSpan::begin(self.metrics.node(), command.script));
@@ -217,7 +221,9 @@ impl Member {
 
     fn owe(&self, command: Arc<Command>) {
         let mut debts = lock(&self.debts);
-        if debts.len() >= DEBTS_MAX {
+        if debts.len() < DEBTS_MAX {
+            self.unsettled.fetch_add(1, Ordering::Relaxed);
+        } else {
             count_undo(debts.pop_front().as_deref(), Undo::Abandoned);
         }
         debts.push_back(command);
@@ -226,6 +232,11 @@ impl Member {
     /// Releases not confirmed yet.
     pub fn debts(&self) -> usize {
         lock(&self.debts).len()
+    }
+
+    /// Calls not answered yet, and releases not confirmed yet.
+    pub fn unsettled(&self) -> usize {
+        self.unsettled.load(Ordering::Acquire)
     }
 
     /// Sends debts, also those whose lease has expired by now: the acquire may still sit in the
@@ -237,10 +248,11 @@ impl Member {
             debts.drain(..count).collect()
         };
         let now = self.clock.now();
-        for command in batch {
+        for command in &batch {
             // Its answer comes to `answered`, which keeps it as a debt where it fails again.
-            self.submit(&command, None, now, None);
+            self.submit(command, None, now, None);
         }
+        self.unsettled.fetch_sub(batch.len(), Ordering::Release);
     }
 
     /// Probes the node for ever, moves the gate and pays the debts.
@@ -433,6 +445,8 @@ impl ReplyWatcher for Member {
                 }
             }
         }
+        // Only now: it may have become a debt.
+        self.unsettled.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -9,7 +9,7 @@ pub mod hub;
 mod list;
 pub mod tally;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -197,10 +197,14 @@ impl Grant {
             self.undo(known, false);
         }
         self.nodes = pending;
+        let engine = Arc::clone(&self.engine);
+        engine.settling.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             while let Some((i, answer)) = ballot.next().await {
                 votes.take(i, answer, &mut self);
             }
+            drop(self);
+            engine.settling.fetch_sub(1, Ordering::Release);
         });
     }
 
@@ -253,6 +257,8 @@ pub struct Engine {
     board: Arc<Mutex<Board>>,
     hub: Arc<Hub>,
     last_proposed: AtomicU64,
+    /// Lost rounds whose last answers are not there yet.
+    settling: AtomicUsize,
     changed: Arc<Notify>,
 }
 
@@ -281,6 +287,7 @@ impl Engine {
             board,
             hub,
             last_proposed: AtomicU64::new(0),
+            settling: AtomicUsize::new(0),
             changed: Arc::default(),
         })
     }
@@ -428,6 +435,14 @@ impl Engine {
     /// Releases that some node has not confirmed yet.
     pub fn debts(&self) -> usize {
         self.members.iter().map(|member| member.debts()).sum()
+    }
+
+    /// Whether every call was answered and everything that had to be taken back was: whoever ends
+    /// the engine now leaves nothing behind.
+    pub fn is_settled(&self) -> bool {
+        // In this order: what a lost round takes back is a call before the round is over.
+        self.settling.load(Ordering::Acquire) == 0
+            && self.members.iter().all(|member| member.unsettled() == 0)
     }
 
     /// `p = max(last proposed + 1, wall clock in µs)` (§2.1).

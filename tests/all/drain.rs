@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, eventually, number, secret, unique};
+use crate::support::{Cluster, Server, eventually, number, secret, unique};
 
 #[tokio::test]
 async fn a_server_told_to_end_sends_its_waiters_away_and_ends() {
@@ -129,6 +129,28 @@ async fn a_server_that_ends_under_load_answers_properly_or_not_at_all() {
         two.api().release(&name, &lease).await.ok();
     }
     eventually("nothing is left", || async { cluster.leases(&name).is_empty() }).await;
+}
+
+/// A node that is slow grants what the others have refused by then: the server must not end before
+/// it has heard of it and taken it back.
+#[tokio::test]
+async fn a_vote_that_comes_after_the_answer_is_undone_before_the_server_ends() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let (mut one, two) = (Server::start(&options), cluster.server(&[]).await);
+    one.all_voting().await;
+    two.api().acquire("late", json!({"ttl_ms": 300_000})).await.ok();
+    let slow = &cluster.nodes[2];
+    eventually("all nodes know", || async { cluster.leases("late").len() == 3 }).await;
+    slow.command::<()>(&["DEL", &slow.leases("late")[0]]);
+    proxies[2].delay(Duration::from_millis(20));
+    one.api().acquire("late", json!({"ttl_ms": 300_000})).await.problem(409, "lock_held");
+    one.terminate();
+    assert_eq!(one.ended().await.code(), Some(0));
+    assert!(slow.leases("late").is_empty(), "an orphan");
+    let log = one.log();
+    let (_, draining) = log.split_once("draining").expect("it says so");
+    assert!(!draining.contains("vote failed"), "it waited for all answers: {draining}");
 }
 
 #[tokio::test]
