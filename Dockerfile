@@ -1,6 +1,7 @@
 # Builds the server and puts nothing but its binary on a plain Debian.
 #
 #   docker build -t quorate .
+#   docker build --build-arg PGO=true -t quorate .   # 10 to 20 % faster, in four times the time
 #   docker run --rm -p 127.0.0.1:8080:8080 --read-only quorate dev --listen 0.0.0.0:8080
 #
 # No `# syntax=` line on purpose: it would fetch a front end from a registry, and
@@ -10,6 +11,8 @@ ARG RUST_IMAGE=rust:1-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 
 FROM ${RUST_IMAGE} AS build
+# Whether the server is built with what a load shows of it: scripts/build-pgo.
+ARG PGO=false
 WORKDIR /src
 COPY . .
 # Dependencies live in cache mounts: the registry so that they are fetched once, the
@@ -19,8 +22,13 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/usr/local/cargo/git,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
-    cargo build --release --locked --bin quorate \
- && install -D -m 0755 target/release/quorate /out/quorate \
+    if [ "$PGO" = true ]; then \
+        apt-get update -q && apt-get install -y -q --no-install-recommends redis-server \
+     && scripts/build-pgo && built=target/pgo/release/quorate; \
+    else \
+        cargo build --release --locked --bin quorate && built=target/release/quorate; \
+    fi \
+ && install -D -m 0755 "$built" /out/quorate \
  && strip --strip-debug /out/quorate
 
 FROM ${RUNTIME_IMAGE}

@@ -9,8 +9,9 @@
 //!
 //! `cargo bench --bench end_to_end -- handover`, `-- semaphores`, `-- nodes-down`, `-- scale`,
 //! `-- crowd`, `-- held`, `-- servers` and `-- peers` run the other parts. `QUORATE_BENCH_SECONDS` sets
-//! the length of one measurement (3). The peers are measured as far as they are there: `webdis` and
-//! `node` on the PATH, and the npm package `redlock` in the folder that `NODE_PATH` names.
+//! the length of one measurement (3), `QUORATE_BENCH_BINARY` another server than the one built with
+//! this. The peers are measured as far as they are there: `webdis` and `node` on the PATH, and the npm
+//! package `redlock` in the folder that `NODE_PATH` names.
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,6 +19,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -36,6 +39,7 @@ fn main() -> Result<(), Error> {
         Some("held") => held(),
         Some("servers") => servers(),
         Some("peers") => peers(),
+        Some("train") => train(),
         Some("--list") => Ok(()),
         _ => throughput(),
     }
@@ -61,8 +65,15 @@ impl Process {
         self.child.id()
     }
 
-    fn signal(&self, signal: &str) {
-        let _ = Command::new("kill").args([signal, &self.pid().to_string()]).status();
+    /// Ends it and waits until it has.
+    fn end(mut self) {
+        self.signal(Signal::SIGTERM);
+        let _ = self.child.wait();
+    }
+
+    fn signal(&self, signal: Signal) {
+        // It may have ended.
+        let _ = nix::sys::signal::kill(Pid::from_raw(self.pid().cast_signed()), signal);
     }
 
     /// User and system time so far, s.
@@ -83,7 +94,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.signal("-CONT");
+        self.signal(Signal::SIGCONT);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -126,7 +137,8 @@ struct Deployment {
 }
 
 fn quorate() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+    let binary = std::env::var("QUORATE_BENCH_BINARY");
+    let mut command = Command::new(binary.as_deref().unwrap_or(env!("CARGO_BIN_EXE_quorate")));
     command.env("QUORATE_LOG_LEVEL", "error").stderr(Stdio::null());
     command
 }
@@ -448,7 +460,7 @@ fn nodes_down() -> Result<(), Error> {
     let (server, address) = &deployment.servers[0];
     let healthy = measure("lock", server, *address, &deployment.nodes, 32);
     row("healthy", 3, 32, &healthy, &healthy);
-    deployment.nodes[2].signal("-STOP");
+    deployment.nodes[2].signal(Signal::SIGSTOP);
     let before = server.memory_kib();
     for round in 0..4 {
         let stopped = measure("lock", server, *address, &deployment.nodes[..2], 32);
@@ -846,6 +858,61 @@ fn servers() -> Result<(), Error> {
         let (two, two_us) = run(&deployment.servers, connections);
         println!("{:>7} {connections:>5} {one:>9.0} {:>9.2} {one_us:>9.1}", 1, 1.0);
         println!("{:>7} {connections:>5} {two:>9.0} {:>9.2} {two_us:>9.1}", 2, two / one);
+    }
+    Ok(())
+}
+
+/// What `scripts/build-pgo` learns from: everything that servers do often. The server ends by itself, so
+/// that it writes down what it did.
+fn train() -> Result<(), Error> {
+    let Deployment { nodes, urls, mut servers } = deployment(3, 1);
+    let address = servers[0].1;
+    for connections in [32, 256, 1] {
+        measure("lock", &servers[0].0, address, &nodes, connections);
+    }
+    let deployment = Deployment { nodes, urls, servers: Vec::new() };
+    single_thread().block_on(async {
+        handover_run(&deployment, &[address], 200).await?;
+        permits(&deployment, address, 10, 50, 5).await?;
+        everything_else(address, 2000).await
+    })?;
+    let (server, _) = servers.pop().ok_or("no server")?;
+    server.end();
+    Ok(())
+}
+
+/// What is asked beside locks that are free, so often.
+async fn everything_else(address: SocketAddr, times: usize) -> Result<(), Error> {
+    let mut client = Client::connect(address).await?;
+    for i in 0..times {
+        let name = format!("train:{}", i % 16);
+        let lock = format!("/v1/locks/{name}");
+        let multi = format!("\"names\":[\"{name}:a\",\"{name}:b\"]");
+        let granted = [
+            (lock.clone(), "release", "{\"ttl_ms\":10000,\"owner\":\"bench\"}".to_owned(), ""),
+            (format!("/v1/semaphores/{name}"), "release", "{\"limit\":5}".to_owned(), ""),
+            (format!("/v1/elections/{name}"), "resign", "{\"candidate\":\"a\"}".to_owned(), ""),
+            ("/v1/multilocks".to_owned(), "release", format!("{{{multi}}}"), &*multi),
+        ];
+        for (path, give_back, body, names) in granted {
+            let take = if give_back == "resign" { "campaign" } else { "acquire" };
+            let (status, lease) = client.post(&format!("{path}/{take}"), &body).await?;
+            let lease = field(&lease, "lease_id").ok_or_else(|| format!("{status} {lease}"))?;
+            // Refused, as it is held; a semaphore is full after the fifth.
+            client.post(&format!("{path}/{take}"), &body).await?;
+            let comma = if names.is_empty() { "" } else { "," };
+            let body = format!("{{\"lease_id\":\"{lease}\"{comma}{names}}}");
+            let (status, extended) = client.post(&format!("{path}/extend"), &body).await?;
+            assert_eq!(status, 200, "{extended}");
+            if names.is_empty() && i % 16 == 0 {
+                request(address, "GET", &path, "");
+            }
+            client.post(&format!("{path}/{give_back}"), &body).await?;
+        }
+        client.post(&format!("/v1/fencing/{name}/issue"), "").await?;
+    }
+    for path in ["/readyz", "/metrics", "/v1/nodes", "/v1/locks"] {
+        request(address, "GET", path, "");
     }
     Ok(())
 }

@@ -3,17 +3,22 @@
 # root. With buildah, which needs no daemon, on base images made here from Debian's packages, so
 # that no image has to be pulled from anywhere.
 #
-#   QUORATE_CONTAINER_TEST=1 charts/tests/container.sh
+#   QUORATE_CONTAINER_TEST=1 charts/tests/container.sh      (=pgo with --build-arg PGO=true)
 #
 # Needs root, and on two quiet cores about five minutes, most of them for the release build, which is
 # why it is asked for. QUORATE_KEEP=1 leaves the work folder for another run, which then only
 # rebuilds what changed.
 set -eu
 
-if [ "${QUORATE_CONTAINER_TEST:-}" != 1 ]; then
+pgo=false
+case ${QUORATE_CONTAINER_TEST:-} in
+1) ;;
+pgo) pgo=true ;;
+*)
     echo "skipped: no QUORATE_CONTAINER_TEST=1, image not built"
     exit 0
-fi
+    ;;
+esac
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 root=$(CDPATH='' cd -- "$here/../.." && pwd)
 if [ "$(id -u)" != 0 ]; then
@@ -115,7 +120,7 @@ fi
 echo "-- the image"
 started=$(date +%s)
 bud bud --isolation chroot --network host --pull-never --format docker --layers \
-    -f "$root/Dockerfile" -t quorate:test "$root" > "$work/build.log" 2>&1 ||
+    --build-arg PGO=$pgo -f "$root/Dockerfile" -t quorate:test "$root" > "$work/build.log" 2>&1 ||
     fail "the Dockerfile does not build: $(tail -n 25 "$work/build.log")"
 echo "   built in $(($(date +%s) - started)) s"
 

@@ -454,6 +454,8 @@ pub fn release(
     tell: Tell,
     claim: Option<Claim>,
 ) -> Command {
+    let is_usual =
+        matches!((scope, tell, claim), (Scope::Records(keys), Tell::Everybody, None) if keys.len() == 1);
     let text;
     let (tell, tag) = match tell {
         Tell::Nobody => ("0", ""),
@@ -464,7 +466,6 @@ pub fn release(
         }
     };
     let command = Command::new(Script::Release);
-    let is_usual = matches!((scope, tell, claim), (Scope::Records(keys), "1", None) if keys.len() == 1);
     let mut command = if is_usual {
         scope.lease_keys(command).arg(lease.expose())
     } else {
