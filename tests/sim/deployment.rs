@@ -1,7 +1,8 @@
 //! One seed: a deployment, its clients, its faults, its end, and the verdict.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use quorate::clock::{Clock, SeededClock};
@@ -103,15 +104,39 @@ pub async fn boot(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) {
     }
 }
 
+thread_local! {
+    /// The first panic of any task of the seed that this thread runs.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// A task that panics dies alone. What breaks because of it is not to be taken for the cause.
+fn remember_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANIC.with_borrow_mut(|first| {
+                first.get_or_insert_with(|| info.to_string());
+            });
+            before(info);
+        }));
+    });
+}
+
 /// Runs one seed.
 pub fn run(seed: u64, printed: bool) -> Outcome {
+    remember_panics();
+    PANIC.take();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime");
-    let outcome = runtime.block_on(play(seed, printed));
+    let mut outcome = runtime.block_on(play(seed, printed));
     drop(runtime);
+    if let Some(panic) = PANIC.take() {
+        outcome.violations.insert(0, panic);
+    }
     outcome
 }
 
@@ -264,8 +289,17 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
     }
     // Also in fair weather an answer may take longer than the shortest timeout.
     sleep(Duration::from_millis(3 * scene.plan.node_timeout_ms + 500)).await;
-    if debts() > 0 {
-        checkers.violate(format!("{} debts in calm", debts()));
+    for server in 0..servers {
+        let engine = town.process(server).service.engine;
+        // Between two probes, if not at once.
+        let mut looks = 0;
+        while !engine.is_settled() && looks < 1000 {
+            sleep(Duration::from_millis(1)).await;
+            looks += 1;
+        }
+        if !engine.is_settled() {
+            checkers.violate(format!("s{} waits for answers that never come", server + 1));
+        }
     }
     for (node, lease, at_ms, claimed) in world.unsettled() {
         let known = {
