@@ -869,19 +869,18 @@ fn servers() -> Result<(), Error> {
 /// What `scripts/build-pgo` learns from: everything that servers do often. The server ends by itself, so
 /// that it writes down what it did.
 fn train() -> Result<(), Error> {
-    let Deployment { nodes, urls, mut servers } = deployment(3, 1);
-    let address = servers[0].1;
+    let mut deployment = deployment(3, 1);
+    let (server, address) = &deployment.servers[0];
+    let address = *address;
     for connections in [32, 256, 1] {
-        measure("lock", &servers[0].0, address, &nodes, connections);
+        measure("lock", server, address, &deployment.nodes, connections);
     }
-    let deployment = Deployment { nodes, urls, servers: Vec::new() };
     single_thread().block_on(async {
         handover_run(&deployment, &[address], 200).await?;
         permits(&deployment, address, 10, 50, 5).await?;
         everything_else(address, 2000).await
     })?;
-    let (server, _) = servers.pop().ok_or("no server")?;
-    server.end();
+    deployment.servers.drain(..).for_each(|(server, _)| server.end());
     Ok(())
 }
 
@@ -890,28 +889,26 @@ async fn everything_else(address: SocketAddr, times: usize) -> Result<(), Error>
     let mut client = Client::connect(address).await?;
     for i in 0..times {
         let name = format!("train:{}", i % 16);
-        let lock = format!("/v1/locks/{name}");
-        let multi = format!("\"names\":[\"{name}:a\",\"{name}:b\"]");
-        let granted = [
-            (lock.clone(), "release", "{\"ttl_ms\":10000,\"owner\":\"bench\"}".to_owned(), ""),
-            (format!("/v1/semaphores/{name}"), "release", "{\"limit\":5}".to_owned(), ""),
-            (format!("/v1/elections/{name}"), "resign", "{\"candidate\":\"a\"}".to_owned(), ""),
-            ("/v1/multilocks".to_owned(), "release", format!("{{{multi}}}"), &*multi),
-        ];
-        for (path, give_back, body, names) in granted {
-            let take = if give_back == "resign" { "campaign" } else { "acquire" };
-            let (status, lease) = client.post(&format!("{path}/{take}"), &body).await?;
-            let lease = field(&lease, "lease_id").ok_or_else(|| format!("{status} {lease}"))?;
+        let names = format!("\"names\":[\"{name}:a\",\"{name}:b\"],");
+        for (path, take, give_back, names, asked) in [
+            (&*format!("/v1/locks/{name}"), "acquire", "release", "", "\"owner\":\"bench\""),
+            (&format!("/v1/semaphores/{name}"), "acquire", "release", "", "\"limit\":5"),
+            (&format!("/v1/elections/{name}"), "campaign", "resign", "", "\"candidate\":\"a\""),
+            ("/v1/multilocks", "acquire", "release", &names, "\"ttl_ms\":10000"),
+        ] {
+            let (take, asked) = (format!("{path}/{take}"), format!("{{{names}{asked}}}"));
+            let (status, body) = client.post(&take, &asked).await?;
+            let lease = field(&body, "lease_id").ok_or_else(|| format!("{status} {body}"))?;
             // Refused, as it is held; a semaphore is full after the fifth.
-            client.post(&format!("{path}/{take}"), &body).await?;
-            let comma = if names.is_empty() { "" } else { "," };
-            let body = format!("{{\"lease_id\":\"{lease}\"{comma}{names}}}");
-            let (status, extended) = client.post(&format!("{path}/extend"), &body).await?;
-            assert_eq!(status, 200, "{extended}");
-            if names.is_empty() && i % 16 == 0 {
-                request(address, "GET", &path, "");
+            client.post(&take, &asked).await?;
+            let held = format!("{{{names}\"lease_id\":\"{lease}\"}}");
+            for what in ["extend", give_back] {
+                let (status, body) = client.post(&format!("{path}/{what}"), &held).await?;
+                assert_eq!(status, 200, "{body}");
             }
-            client.post(&format!("{path}/{give_back}"), &body).await?;
+            if i % 16 == 0 {
+                request(address, "GET", path, "");
+            }
         }
         client.post(&format!("/v1/fencing/{name}/issue"), "").await?;
     }

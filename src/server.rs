@@ -193,10 +193,10 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    let left = || config.shutdown_timeout.saturating_sub(started.elapsed() + LAST_STEPS / 5);
+    let time_left = || config.shutdown_timeout.saturating_sub(started.elapsed() + LAST_STEPS / 5);
     // A node has so long for its vote, and so long for taking it back.
-    let _ = timeout((2 * config.node_timeout).min(left() / 2), settled).await;
-    trace::finish(left()).await;
+    let _ = timeout((2 * config.node_timeout).min(time_left() / 2), settled).await;
+    trace::finish(time_left()).await;
     let left = hub.connections();
     tracing::info!(took_ms = started.elapsed().as_millis() as u64, cut_off = left, "ended");
     Ok(ExitCode::SUCCESS)

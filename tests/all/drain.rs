@@ -56,9 +56,7 @@ async fn a_server_told_to_end_sends_its_waiters_away_and_ends() {
     assert!(!one.log().contains("panic"), "{}", one.log());
     let log = one.log();
     let (_, draining) = log.split_once("draining").expect("it says so");
-    // What a slow machine's nodes failed of is another matter.
-    let warns = |line: &str| line.contains("WARN") && !line.contains("quorate::node");
-    assert!(!draining.lines().any(warns), "those who waited do not fill the log: {draining}");
+    assert!(!draining.contains("WARN"), "those who waited do not fill the log: {draining}");
     // Those who waited left nothing; those who hold still do.
     assert_eq!(two.api().release(&name, &lease).await.ok(), json!({"released": true}));
     two.api().acquire(&name, json!({})).await.ok();

@@ -289,6 +289,9 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
     }
     // Also in fair weather an answer may take longer than the shortest timeout.
     sleep(Duration::from_millis(3 * scene.plan.node_timeout_ms + 500)).await;
+    if debts() > 0 {
+        checkers.violate(format!("{} debts in calm", debts()));
+    }
     for server in 0..servers {
         let engine = town.process(server).service.engine;
         // Between two probes, if not at once.
