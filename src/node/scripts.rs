@@ -131,7 +131,12 @@ pub fn reply_of_one(script: Script, reply: Value) -> Result<Value, NodeError> {
         return Ok(reply);
     }
     let Value::List(list) = reply else { return Err(NodeError::Nonsense) };
-    let [now, reply] = <[Value; 2]>::try_from(list).map_err(|_| NodeError::Nonsense)?;
+    let mut list = list.into_iter();
+    let Some(now) = list.next() else { return Err(NodeError::Nonsense) };
+    let reply = list.next().unwrap_or(Value::Int(1));
+    if list.next().is_some() {
+        return Err(NodeError::Nonsense);
+    }
     Ok(Value::List(match reply {
         Value::List(mut list) if !list.is_empty() => {
             list.insert(1, now);

@@ -213,6 +213,7 @@ impl<'a> Driver<'a> {
             self.pop_waiting();
             match head {
                 BatchHead::Replies(now_ms) => self.batch_ms = now_ms,
+                BatchHead::AllDone(now_ms) => self.accept_batch(calls, now_ms),
                 BatchHead::Error(error) => self.refuse_batch(calls, sent, &error),
             }
             return Ok(length);
@@ -270,6 +271,15 @@ impl<'a> Driver<'a> {
             let last = Script::texts().count() - 1;
             for i in 0..=last {
                 self.wait_for(Sent::Loaded(i == last));
+            }
+        }
+    }
+
+    /// The node has done all of the `calls` that stand first.
+    fn accept_batch(&mut self, calls: usize, now_ms: u64) {
+        for _ in 0..calls {
+            if let Some(Waiting { sent: Sent::Part(call), .. }) = self.pop_waiting() {
+                call.reply.send_part(self.last_read, now_ms, Ok(Value::Int(1)));
             }
         }
     }

@@ -203,6 +203,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Malformed> {
 pub(super) enum BatchHead {
     /// The node's clock in ms, and as many replies as there are calls follow.
     Replies(u64),
+    /// The node's clock in ms, and every reply is 1.
+    AllDone(u64),
     /// No call ran.
     Error(String),
 }
@@ -216,9 +218,12 @@ pub(super) fn parse_batch(bytes: &[u8], calls: usize) -> Result<Option<(BatchHea
         Some(b'-') => parser.line()?.map(|line| BatchHead::Error(text(line))),
         Some(b'*') => match parser.length()? {
             None => None,
-            Some(Some(count)) if count == calls + 1 => match parser.value(1)? {
+            Some(Some(count)) if count == calls + 1 || count == 1 => match parser.value(1)? {
                 None => None,
-                Some(Value::Int(now_ms)) if now_ms >= 0 => Some(BatchHead::Replies(now_ms.unsigned_abs())),
+                Some(Value::Int(now_ms)) if now_ms >= 0 => {
+                    let head = if count == 1 { BatchHead::AllDone } else { BatchHead::Replies };
+                    Some(head(now_ms.unsigned_abs()))
+                }
                 Some(_) => return Err(Malformed("a batch without the time")),
             },
             Some(_) => return Err(Malformed("a batch with another number of replies")),
@@ -392,6 +397,22 @@ mod tests {
             Ok(Some((Reply::Error("BUSY Redis is busy".into()), 21)))
         );
         assert_eq!(parse(b"*2\r\n:1\r\n-ERR inner\r\n"), Ok(Some((Reply::Odd, 20))));
+    }
+
+    #[test]
+    fn a_batch_begins_with_the_time_and_with_how_much_is_said_of_each_call() {
+        let read = |bytes: &[u8]| parse_batch(bytes, 2);
+        assert_eq!(read(b"*1\r\n:7\r\n:0\r\n"), Ok(Some((BatchHead::AllDone(7), 8))));
+        assert_eq!(read(b"*3\r\n:7\r\n:1\r\n:0\r\n"), Ok(Some((BatchHead::Replies(7), 8))));
+        assert_eq!(read(b"-NOSCRIPT x\r\n"), Ok(Some((BatchHead::Error("NOSCRIPT x".to_owned()), 13))));
+        for part in [&b""[..], b"*", b"*1\r\n", b"*3\r\n:7\r", b"-NOSCRIPT x"] {
+            assert_eq!(read(part), Ok(None));
+        }
+        for bytes in
+            [&b"*2\r\n:7\r\n:1\r\n"[..], b"*4\r\n:7\r\n", b"*1\r\n:-7\r\n", b"*1\r\n$1\r\n7\r\n", b":7\r\n"]
+        {
+            assert!(read(bytes).is_err(), "{:?}", String::from_utf8_lossy(bytes));
+        }
     }
 
     #[test]

@@ -10,14 +10,15 @@
 --       where that is 'e', 'r' or 'a', there come after it: how many keys, how many arguments,
 --       the arguments. Otherwise it has none of these, and one key. One of 32 letters is a lease id,
 --       to be released
--- Reply {now, reply × n}; a reply is a code or a list that begins with one. One that fails has
---       its error there, and the others are as if it had not been; -1 where the marker is another
+-- Reply {now} where all replies are 1, as mostly they are, or {now, reply × n}; a reply is a code or
+--       a list that begins with one. One that fails has its error there, and the others are as if it
+--       had not been; -1 where the marker is another
 
 -- What the calls share: what is stored, the time, the bounds.
 local call, byte, sub, find, KEYS, ARGV = redis.call, string.byte, string.sub, string.find, KEYS, ARGV
 local words, stored = #ARGV, call('TIME')
 local now_us = stored[1] * 1000000 + stored[2]
-local now = math.floor(now_us / 1000)
+local now = (now_us - now_us % 1000) / 1000
 -- Times and tokens are compared as text, which costs less than reading them: all have 13 or 16 digits.
 -- '%d' costs much less than '%.0f', and has the digits wherever Redis was built with 64 bits.
 local format, whole, padded = string.format, '%d', '%016d'
@@ -34,10 +35,13 @@ local ZEROS = '0000000000000'
 stored = #KEYS <= 1000 and call('MGET', unpack(KEYS)) or {}
 -- By key, what calls before have written, or UNREAD where that has to be asked for.
 local written, UNREAD = {}, true
--- The replies, and how many there are.
+-- The replies, without those that are 1, and how many there are with them.
 local replies, count = {now}, 1
 -- Of what was released: channel, text and number of the reply, one after the other.
 local changed, changes = {}, 0
+-- Whether any server listens to anything here, once that was asked: mostly none does, and to ask
+-- costs less than to tell. An error is none of a release: they are hints.
+local heard
 
 -- Whether this node may vote, and whether it has any tombstone: if not, no acquire looks for its own.
 local marked, tombstones
@@ -91,15 +95,19 @@ while a <= words do
         after = ZEROS .. ZEROS .. sub(record, 27, 42)
         done = redis.pcall('SET', key, after, 'KEEPTTL').ok
       end
-      if done and byte(text, 34) ~= 48 then
-        changed[changes + 1], changed[changes + 2], changed[changes + 3] = key, text, count + 1
-        changes = changes + 3
+      if done and heard ~= false and byte(text, 34) ~= 48 then
+        if heard == nil and byte(text, 34) ~= 50 then
+          heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0
+        end
+        if heard ~= false then
+          changed[changes + 1], changed[changes + 2], changed[changes + 3] = key, text, count + 1
+          changes = changes + 3
+        end
       end
     end
   end
   if done then
     written[key] = after
     k, a, count = k + 1, a + 1, count + 1
-    replies[count] = 1
   else
     if not answer then

@@ -20,18 +20,23 @@
       reply = string.match(reply, '^@user_script: %d+: %-(.*)$') or reply
       reply = {err = find(reply, '^%u+ ') and reply or 'ERR ' .. reply}
     end
-    replies[count] = reply
+    if reply ~= 1 then replies[count] = reply end
   end
 end
 
--- Mostly nobody waits for anything, and to ask costs less than two of these. An error is none of
--- a release: they are hints.
-if changes == 3 or changes > 3 and redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0 then
+-- What is left to ask for those that answer() released.
+if changes > 3 and heard == nil then
+  heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0
+end
+if heard ~= false then
   for i = 1, changes, 3 do
     local channel, text, at = changed[i], changed[i + 1], changed[i + 2]
     local listen = byte(text, 34) == 50 and redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 2
     if listen > 1 then listen = redis.pcall('PUBLISH', channel, sub(text, 35)) end
-    if replies[at] == 1 and type(listen) == 'number' and listen > 1 then replies[at] = {1, listen} end
+    if not replies[at] and type(listen) == 'number' and listen > 1 then replies[at] = {1, listen} end
   end
+end
+if next(replies, 1) then
+  for i = 2, count do replies[i] = replies[i] or 1 end
 end
 return replies
