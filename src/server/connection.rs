@@ -48,6 +48,9 @@ const BUSY_LOOK_TICKS: u32 = 2;
 /// How many streams one HTTP/2 connection may have open: long polls, mostly.
 const HTTP2_STREAMS_MAX: u32 = 4_096;
 
+/// The most that is copied of an answer at once. The buffer for it stays with its connection.
+const PIECE_BYTES: usize = 16 * 1024;
+
 /// How many bytes of a refused client are still read, so that it gets to see the refusal.
 const UNREAD_MAX: usize = 1024 * 1024;
 
@@ -128,7 +131,8 @@ impl Hub {
     pub fn new(router: Router, rules: Rules) -> Arc<Self> {
         let mut http = auto::Builder::new(TokioExecutor::new());
         // No header_read_timeout: the sweeper's job. The timer is for HTTP/2's pings.
-        http.http1().half_close(false).max_buf_size(rules.header_bytes_max);
+        // An answer is short: to copy it behind its head costs less than to have the kernel gather both.
+        http.http1().half_close(false).writev(false).max_buf_size(rules.header_bytes_max);
         http.http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(Duration::from_secs(15))
@@ -340,7 +344,7 @@ impl Handler {
         if old_http && hub.draining.load(Ordering::Relaxed) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Ok(response.map(|body| Counted { body, _flight: flight }))
+        Ok(response.map(|body| Counted { body, rest: Bytes::new(), _flight: flight }))
     }
 }
 
@@ -384,6 +388,8 @@ impl Drop for Flight {
 /// The body of an answer, with the request's place in the count.
 struct Counted {
     body: Body,
+    /// What is left of a piece that was too large.
+    rest: Bytes,
     _flight: Flight,
 }
 
@@ -395,15 +401,27 @@ impl http_body::Body for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose()?.map(Frame::into_data) {
+                Some(Ok(data)) => self.rest = data,
+                Some(Err(frame)) => return Poll::Ready(Some(Ok(frame))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let piece = self.rest.len().min(PIECE_BYTES);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (body, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(body.lower() + rest);
+        body.upper().into_iter().for_each(|upper| hint.set_upper(upper + rest));
+        hint
     }
 }
 

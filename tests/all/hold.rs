@@ -254,11 +254,7 @@ async fn a_thousand_streams_are_held_by_one_server() {
     let cluster = Cluster::new(3);
     let server = cluster.server(&[]).await;
     let api = server.api();
-    let memory = || -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-    };
+    let memory = || crate::support::resident_bytes(server.pid());
     let threads = || std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().count();
     let stem = unique("thousand");
     let mut warm = Vec::new();

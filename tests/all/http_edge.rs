@@ -115,6 +115,22 @@ fn a_connection_may_rest_between_requests_for_longer_than_a_head_may_take() {
 }
 
 #[test]
+fn a_connection_does_not_keep_the_room_of_a_large_answer() {
+    let mut server = DevServer::start();
+    let pid = server.child().id();
+    let large = "/docs/swagger-ui-bundle.js";
+    let size = Raw::connect(&server).get(large).len() as u64;
+    assert!(size > 1_000_000);
+    let before = crate::support::resident_bytes(pid);
+    let mut clients: Vec<_> = (0..40).map(|_| Raw::connect(&server)).collect();
+    for client in &mut clients {
+        assert_eq!(client.get(large).len() as u64, size);
+    }
+    let each = crate::support::resident_bytes(pid).saturating_sub(before) / clients.len() as u64;
+    assert!(each < size / 4, "{each} bytes each");
+}
+
+#[test]
 fn a_body_that_does_not_arrive_in_time_is_given_up() {
     let server = DevServer::start_with(&["--body-timeout", "300ms"]);
     let mut client = Raw::connect(&server);

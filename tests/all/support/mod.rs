@@ -104,6 +104,13 @@ impl Shared {
     }
 }
 
+/// The memory that a process has now.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
 /// Lets this process have that many files open, if it may.
 pub fn allow_open_files(count: u64) {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
