@@ -114,7 +114,7 @@ impl Campaign {
 #[schema(example = json!({"lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000", "value": "10.0.0.2:7001"}))]
 pub struct Proclaim {
     /// The secret of the leader's lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}(0[1-9a-f]|1[0-9a-f])[0-9a-f]{12}$")]
+    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
     lease_id: LeaseHandle,
     /// What all observers shall see.
     #[schema(value_type = String, max_length = 1024)]

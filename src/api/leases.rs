@@ -86,7 +86,7 @@ impl Labels {
 #[schema(example = json!({"lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000", "ttl_ms": 30_000}))]
 pub struct Extend {
     /// The secret of the lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}(0[1-9a-f]|1[0-9a-f])[0-9a-f]{12}$")]
+    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
     pub lease_id: LeaseHandle,
     /// The remaining time is set to this, never added: 100 to the server's `max_ttl`, in milliseconds. Left out: the lease's own ttl.
     #[schema(minimum = 100, example = 30_000)]
@@ -108,7 +108,7 @@ impl Ask for Extend {
 #[schema(example = json!({"lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000"}))]
 pub struct Release {
     /// The secret of the lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}(0[1-9a-f]|1[0-9a-f])[0-9a-f]{12}$")]
+    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
     pub lease_id: LeaseHandle,
 }
 

@@ -148,7 +148,7 @@ pub struct ReleaseMultilock {
     #[schema(schema_with = names_schema)]
     names: Vec<Name>,
     /// The secret of the lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{32}(0[1-9a-f]|1[0-9a-f])[0-9a-f]{12}$")]
+    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
     lease_id: LeaseHandle,
 }
 

@@ -49,6 +49,13 @@ impl LeaseId {
         Self(text)
     }
 
+    fn bits(&self) -> u128 {
+        let mut bytes = [0; 16];
+        // Only hex digits are ever stored, twice as many as bytes.
+        let _ = hex::decode_to_slice(self.0, &mut bytes);
+        u128::from_be_bytes(bytes)
+    }
+
     /// Reads the stored form back.
     ///
     /// # Errors
@@ -76,10 +83,11 @@ impl fmt::Debug for LeaseId {
 
 /// What a holder keeps: the lease id together with the lease's fencing token.
 ///
-/// Its text form is the `lease_id` of the API, 46 hex digits: 32 of the
-/// [`LeaseId`] and 14 of the [`Token`]. The token travels with the secret
-/// because extending and healing must carry the token that was *reported*
-/// (PROTOCOL §2.2), and a node that answered late may have stored a higher one.
+/// Its text form is the `lease_id` of the API, 46 hex digits: the [`LeaseId`] and 14 of the
+/// [`Token`]. The token travels with the secret because extending and healing must carry the
+/// token that was *reported* (PROTOCOL §2.2), and a node that answered late may have stored a
+/// higher one. So that it is believed to no one but who got it, the id is masked with what the
+/// token mixes to: with another token it is another id, which nobody holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseHandle {
     /// The secret.
@@ -97,30 +105,42 @@ impl LeaseHandle {
     /// # Errors
     /// When the text has an impossible shape.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        const WHY: Invalid = Invalid::new("is not a lease id: 46 hex digits are");
+        const WHY: Invalid = Invalid::new("is not a lease id: 46 lowercase hex digits are");
         if text.len() != Self::LEN || !text.is_ascii() {
             return Err(WHY);
         }
-        let (id, token) = text.split_at(LeaseId::LEN);
-        let id = LeaseId::parse(id).map_err(|_| WHY)?;
+        let (shown, token) = text.split_at(LeaseId::LEN);
+        let shown = LeaseId::parse(shown).map_err(|_| WHY)?;
         if !token.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(WHY);
         }
         let number = u64::from_str_radix(token, 16).map_err(|_| WHY)?;
-        let token = Token::new(number).map_err(|_| WHY)?;
-        Ok(Self { id, token })
+        // No lease has a token that is none, and with any in its place nobody holds the id.
+        Ok(Self { id: masked(shown, number), token: Token::new(number).unwrap_or(Token(1)) })
     }
 
     /// The text form. A secret like the id in it.
     pub fn expose(&self) -> String {
         let mut text = String::with_capacity(Self::LEN);
-        text.push_str(self.id.expose());
+        text.push_str(masked(self.id, self.token.get()).expose());
         for nibble in (0..Self::LEN - LeaseId::LEN).rev() {
             let digit = (self.token.get() >> (4 * nibble)) & 0xf;
             text.push(char::from(b"0123456789abcdef"[digit as usize]));
         }
         text
     }
+}
+
+/// Masks an id with a token, or takes the mask off again.
+fn masked(id: LeaseId, token: u64) -> LeaseId {
+    // The finalizer of SplitMix64 (Steele, Lea, Flood 2014): no two numbers mix to the same.
+    let mix = |number: u64| {
+        let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        number ^ (number >> 31)
+    };
+    let high = mix(token);
+    LeaseId::from_bits(id.bits() ^ (u128::from(high) << 64 | u128::from(mix(!high))))
 }
 
 /// A caller's own id of a request, which makes its retry safe.
@@ -172,12 +192,22 @@ mod tests {
             "x",
             &good[1..],
             &good.to_uppercase(),
-            &good.replace("2a", "00"),
-            &good.replace("0000000000002a", "ffffffffffffff"),
             &good.replace("0000000000002a", "+000000000002a"),
             &"ü".repeat(23),
         ] {
             assert!(LeaseHandle::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_lease_handle_with_another_token_is_of_another_lease() {
+        let good = LeaseHandle { id: LeaseId::from_bits(7 << 90), token: Token::new(1 << 50).unwrap() };
+        let text = good.expose();
+        for at in 0..LeaseHandle::LEN {
+            for digit in "0123456789abcdef".chars().filter(|&digit| !text[at..].starts_with(digit)) {
+                let other = format!("{}{digit}{}", &text[..at], &text[at + 1..]);
+                assert_ne!(LeaseHandle::parse(&other).unwrap().id, good.id, "{other}");
+            }
         }
     }
 

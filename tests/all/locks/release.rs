@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Cluster, Shared, eventually, token, unique};
+use crate::support::{Cluster, Shared, eventually, secret, token, unique};
 
 #[tokio::test]
 async fn releasing_is_idempotent_and_possible_at_any_server() {
@@ -31,6 +31,29 @@ async fn a_stranger_and_a_former_holder_release_nothing() {
     }
     assert_eq!(token(&api.lock(&name).await), token(&holder));
     assert_eq!(api.release(&name, &holder).await.ok(), json!({"released": true}));
+}
+
+#[tokio::test]
+async fn a_lease_id_with_one_digit_changed_is_nobodys() {
+    let api = Shared::nodes(3).api();
+    let name = unique("digit");
+    let lease = api.acquire(&name, json!({})).await.ok();
+    let mut others = vec!["0".repeat(46), "f".repeat(46)];
+    for at in [0, 31, 32, 45] {
+        let mut text = secret(&lease).to_owned();
+        let digit = if &text[at..=at] == "0" { "1" } else { "0" };
+        text.replace_range(at..=at, digit);
+        others.push(text);
+    }
+    for other in others {
+        let body = json!({"lease_id": other});
+        let released = api.post(&format!("/v1/locks/{name}/release"), body.clone()).await;
+        assert_eq!(released.ok(), json!({"released": false}), "{other}");
+        api.post(&format!("/v1/locks/{name}/extend"), body).await.problem(409, "lease_lost");
+    }
+    assert_eq!(token(&api.lock(&name).await), token(&lease));
+    assert_eq!(token(&api.extend(&name, &lease).await.ok()), token(&lease));
+    assert_eq!(api.release(&name, &lease).await.ok(), json!({"released": true}));
 }
 
 #[tokio::test]
