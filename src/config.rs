@@ -702,7 +702,8 @@ impl Config {
             node_timeout: span(settings.node_timeout, 500),
             connect_timeout: span(settings.connect_timeout, 1_000),
             key_prefix: settings.key_prefix.unwrap_or_else(|| "quorate".to_owned()),
-            max_ttl: span(settings.max_ttl, 300_000),
+            // To mark nodes grants nothing: the servers note what they may grant before they do.
+            max_ttl: span(settings.max_ttl, if role == Role::Init { 100 } else { 300_000 }),
             max_wait: span(settings.max_wait, 60_000),
             fence_retention: span(settings.fence_retention, 600_000),
             clock_bound: span(settings.clock_bound, 60_000),
@@ -735,6 +736,13 @@ impl Config {
         let second = Duration::from_secs(1);
         let hour = second * 3600;
         let ms = Duration::from_millis(1);
+        let directives = self.log_level.split(',').map(str::trim).filter(|part| !part.is_empty());
+        for part in directives {
+            // Without a level it would be a target, and all others would say nothing any more.
+            if !part.contains(['=', '[']) && part.parse::<tracing::level_filters::LevelFilter>().is_err() {
+                wrong.push(format!("log_level: {part} is neither a level nor TARGET=LEVEL"));
+            }
+        }
         let mut range = |name: &str, value: Duration, min: Duration, max: Duration| {
             if !(min..=max).contains(&value) {
                 wrong.push(format!("{name}: {} is not from {} to {}", Span(value), Span(min), Span(max)));
@@ -1036,6 +1044,27 @@ mod tests {
                 "unix:///run/c.sock?pass=p%40ss+word"
             ]
         );
+    }
+
+    #[test]
+    fn a_log_level_is_a_level_or_names_one_for_each_target() {
+        let level = |text: &str| serve(Settings { log_level: Some(text.to_owned()), ..three_nodes() });
+        for good in ["info", "WARN", "off", "info,quorate::node=debug", "warn, hyper=off", "[request]=trace"]
+        {
+            assert!(level(good).is_ok(), "{good}");
+        }
+        for bad in ["bogus!!", "verbose", "info,quorate", "inf"] {
+            assert!(level(bad).unwrap_err().to_string().contains("log_level"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn to_mark_nodes_says_nothing_of_how_long_leases_live_unless_told() {
+        let max_ttl_ms = |settings, role| Config::new(settings, role).unwrap().max_ttl.as_millis();
+        assert_eq!(max_ttl_ms(three_nodes(), Role::Init), 100);
+        assert_eq!(max_ttl_ms(three_nodes(), Role::Serve), 300_000);
+        let told = Settings { max_ttl: Some("7s".parse().unwrap()), ..three_nodes() };
+        assert_eq!(max_ttl_ms(told, Role::Init), 7_000);
     }
 
     #[test]

@@ -126,7 +126,10 @@ struct View {
 #[derive(Debug)]
 pub struct Board {
     addresses: Vec<String>,
+    /// Our own.
     max_ttl_ms: u64,
+    /// The largest that a marker ever named here, or our own. All nodes may forget it at once.
+    max_ttl_ms_seen: u64,
     views: Vec<View>,
 }
 
@@ -141,7 +144,7 @@ impl Board {
     /// A board of nodes with these addresses; nothing seen yet.
     pub fn new(addresses: Vec<String>, max_ttl_ms: u64) -> Self {
         let views = addresses.iter().map(|_| View::default()).collect();
-        Self { addresses, max_ttl_ms, views }
+        Self { addresses, max_ttl_ms, max_ttl_ms_seen: max_ttl_ms, views }
     }
 
     /// Configured nodes.
@@ -158,10 +161,11 @@ impl Board {
         began: Instant,
         now: Instant,
     ) {
-        let matches = marker
-            .as_deref()
-            .and_then(|text| text.parse::<MarkerText>().ok())
-            .is_some_and(|text| text.run_id == identity.run_id);
+        let text = marker.as_deref().and_then(|text| text.parse::<MarkerText>().ok());
+        let matches = text.as_ref().is_some_and(|text| text.run_id == identity.run_id);
+        if let Some(text) = text.filter(|text| text.total == self.total()) {
+            self.max_ttl_ms_seen = self.max_ttl_ms_seen.max(text.max_ttl_ms);
+        }
         let view = &mut self.views[i];
         view.reachable = true;
         view.looked_at = Some(began);
@@ -200,8 +204,7 @@ impl Board {
 
     /// How long a node that may have forgotten abstains: the largest `max_ttl` in use, plus drift.
     pub fn quarantine(&self) -> Duration {
-        let max_ttl_ms = self.markers().map(|(_, text)| text.max_ttl_ms).fold(self.max_ttl_ms, u64::max);
-        Duration::from_millis(max_ttl_ms + drift_ms(max_ttl_ms))
+        Duration::from_millis(self.max_ttl_ms_seen + drift_ms(self.max_ttl_ms_seen))
     }
 
     fn markers(&self) -> impl Iterator<Item = (usize, MarkerText)> {
@@ -285,7 +288,7 @@ impl Board {
             run_id: seen.identity.run_id.clone(),
             deployment,
             total: self.total(),
-            max_ttl_ms: self.markers().map(|(_, text)| text.max_ttl_ms).fold(self.max_ttl_ms, u64::max),
+            max_ttl_ms: self.max_ttl_ms_seen,
         };
         Verdict {
             standing: Standing::Quarantined { until: None, reason: MARKING },
@@ -359,7 +362,7 @@ impl Board {
                     run_id: seen.identity.run_id.clone(),
                     deployment: founded.clone(),
                     total: self.total(),
-                    max_ttl_ms: self.max_ttl_ms,
+                    max_ttl_ms: self.max_ttl_ms_seen,
                 })
             })
             .collect())
@@ -494,6 +497,18 @@ mod tests {
         let long = MarkerText { max_ttl_ms: 9000, ..marker("r1", "d", 3).unwrap().parse().unwrap() };
         board.saw(0, identity("r1"), Some(long.to_string()), now, now);
         board.saw(2, identity("r3"), None, now, now);
+        assert!(board.judge(after(now, 9000))[2].mark.is_none());
+        assert_eq!(board.judge(after(now, 9092))[2].mark.as_ref().unwrap().1.max_ttl_ms, 9000);
+    }
+
+    #[test]
+    fn a_longer_max_ttl_is_remembered_when_all_nodes_forget_it_at_once() {
+        let (mut board, now) = marked();
+        let long = MarkerText { max_ttl_ms: 9000, ..marker("r1", "d", 3).unwrap().parse().unwrap() };
+        board.saw(0, identity("r1"), Some(long.to_string()), now, now);
+        for (i, run_id) in [(0, "r1"), (1, "r2"), (2, "r3")] {
+            board.saw(i, identity(run_id), None, now, now);
+        }
         assert!(board.judge(after(now, 9000))[2].mark.is_none());
         assert_eq!(board.judge(after(now, 9092))[2].mark.as_ref().unwrap().1.max_ttl_ms, 9000);
     }
