@@ -643,6 +643,12 @@ impl Engine {
             (Verdict::Carried, Some(stored)) => {
                 let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
                 let valid_until = started + Duration::from_millis(left);
+                if valid_until <= self.clock.now() {
+                    // Nobody may work under it, and it may be shorter than what it replaced (§1.2).
+                    let until = self.settle_until(self.options.max_ttl_ms);
+                    self.undo(scope, &handle.id, u64::MAX, until, Tell::Everybody, None);
+                    return Extension::Lost(nodes);
+                }
                 self.heal(scope, handle, &stored, valid_until, votes);
                 Extension::Extended { stored, valid_until, nodes }
             }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use futures_util::Stream;
 use tokio::sync::{Notify, broadcast};
 
-use super::leases::unavailable;
-use super::{Held, Holder, Inspection, Lease, Nodes, Service, ServiceError};
+use super::leases::{count_extension, unavailable};
+use super::{Held, Holder, Inspection, Lease, Nodes, Note, Primitive, Service, ServiceError};
 use crate::domain::{LeaseHandle, Name, Value};
 use crate::node::calls::Renewal;
 
@@ -221,13 +221,24 @@ impl Service {
         let name = name.clone();
         async_stream::stream! {
             let watch = service.watch(&name);
+            // Whoever begins to observe without a quorum is told so; who did before waits for one.
+            let followed = async {
+                service.inspect(service.engine.keys().election(&name).as_str()).await?;
+                Ok(watch.follow().await)
+            };
             let (present, mut changes) = tokio::select! {
                 biased;
                 () = service.rooms.closing() => {
                     yield Err(ServiceError::ShuttingDown);
                     return;
                 }
-                followed = watch.follow() => followed,
+                followed = followed => match followed {
+                    Ok(followed) => followed,
+                    Err(why) => {
+                        yield Err(why);
+                        return;
+                    }
+                },
             };
             yield Ok(present);
             loop {
@@ -257,10 +268,17 @@ impl Service {
         value: Value,
     ) -> Result<Lease, ServiceError> {
         let held = Held::Election(name.clone());
-        let mut note = self.renew(&held, handle, Renewal::Keep, None).await?.note;
-        note.value = Some(value);
-        note.proclaimed += 1;
-        let lease = self.renew(&held, handle, Renewal::Keep, Some(&note)).await?;
+        let round =
+            async |note: Option<&Note>| self.renew_uncounted(&held, handle, Renewal::Keep, note).await;
+        let proclaimed = async {
+            let mut note = round(None).await?.note;
+            note.value = Some(value);
+            note.proclaimed += 1;
+            round(Some(&note)).await
+        }
+        .await;
+        count_extension(Primitive::Election, &proclaimed);
+        let lease = proclaimed?;
         self.engine.publish(held.scope(self.engine.keys()).channels());
         Ok(lease)
     }

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use futures_util::Stream;
 
-use super::{AcquireOptions, Granted, Held, Lease, Nodes, Service, ServiceError, Target};
+use super::{AcquireOptions, Granted, Held, Lease, Nodes, Primitive, Service, ServiceError, Target};
+use crate::domain::Token;
 use crate::node::calls::Renewal;
+use crate::telemetry::{Release, metrics};
 
 /// What happens to a held lease.
 #[derive(Debug)]
@@ -34,6 +36,23 @@ pub enum HoldEvent {
         /// Why.
         reason: &'static str,
     },
+}
+
+/// Counts the release of a lease whose stream is dropped: what it holds is given back then.
+struct Ended {
+    service: Service,
+    primitive: Primitive,
+    token: Token,
+    counts: bool,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if self.counts {
+            metrics().release(self.primitive, Release::Released);
+            self.service.count_held(self.primitive, self.token);
+        }
+    }
 }
 
 impl Service {
@@ -70,6 +89,8 @@ impl Service {
             let Granted { lease, mut grant } = granted;
             grant.arm();
             let handle = lease.handle;
+            let (primitive, token) = (held.primitive(), handle.token);
+            let mut ended = Ended { service: service.clone(), primitive, token, counts: true };
             let mut nodes = lease.nodes;
             let mut ttl_ms = lease.ttl_ms;
             let mut valid_until = lease.valid_until;
@@ -82,6 +103,7 @@ impl Service {
                     () = tokio::time::sleep_until(next.min(valid_until)) => false,
                 };
                 if drained {
+                    ended.counts = false;
                     // What the release leaves undone, the dropped grant undoes.
                     let _ = service.release(&held, handle).await;
                     yield HoldEvent::Released { reason: "shutting_down" };
@@ -98,6 +120,7 @@ impl Service {
                         yield HoldEvent::Extended(lease);
                     }
                     Ok(Err(ServiceError::LeaseLost { nodes })) => {
+                        ended.counts = false;
                         yield HoldEvent::Lost { nodes };
                         return;
                     }
@@ -107,6 +130,7 @@ impl Service {
                         next = service.engine.clock().now() + pause;
                     }
                     Ok(Err(_)) | Err(_) => {
+                        ended.counts = false;
                         yield HoldEvent::Lost { nodes };
                         return;
                     }

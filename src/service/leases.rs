@@ -184,31 +184,34 @@ impl Service {
         renewal: Renewal,
         note: Option<&Note>,
     ) -> Result<Lease, ServiceError> {
+        let renewed = self.renew_uncounted(held, handle, renewal, note).await;
+        count_extension(held.primitive(), &renewed);
+        renewed
+    }
+
+    /// One of several rounds that are one extension to whoever asked for it.
+    pub(crate) async fn renew_uncounted(
+        &self,
+        held: &Held,
+        handle: LeaseHandle,
+        renewal: Renewal,
+        note: Option<&Note>,
+    ) -> Result<Lease, ServiceError> {
         let scope = held.scope(self.engine.keys());
         let data = note.map(write_note);
-        let primitive = held.primitive();
         match self.engine.extend(&scope, handle, renewal, data.as_deref(), None).await {
-            Extension::Extended { stored, valid_until, nodes } => {
-                metrics().extension(primitive, ExtensionOutcome::Extended);
-                Ok(Lease {
-                    handle,
-                    ttl_ms: stored.ttl_ms,
-                    valid_until,
-                    note: read_note(&stored.data),
-                    slots: stored.slots,
-                    waited_ms: 0,
-                    attempts: 1,
-                    nodes,
-                })
-            }
-            Extension::Lost(nodes) => {
-                metrics().extension(primitive, ExtensionOutcome::Lost);
-                Err(ServiceError::LeaseLost { nodes })
-            }
-            Extension::NoQuorum(nodes) => {
-                metrics().extension(primitive, ExtensionOutcome::NoQuorum);
-                Err(unavailable(nodes))
-            }
+            Extension::Extended { stored, valid_until, nodes } => Ok(Lease {
+                handle,
+                ttl_ms: stored.ttl_ms,
+                valid_until,
+                note: read_note(&stored.data),
+                slots: stored.slots,
+                waited_ms: 0,
+                attempts: 1,
+                nodes,
+            }),
+            Extension::Lost(nodes) => Err(ServiceError::LeaseLost { nodes }),
+            Extension::NoQuorum(nodes) => Err(unavailable(nodes)),
         }
     }
 
@@ -219,11 +222,16 @@ impl Service {
     pub async fn release(&self, held: &Held, handle: LeaseHandle) -> Result<bool, ServiceError> {
         let released = self.release_id(held, &handle.id).await?;
         if released {
-            // A token is about the time of the grant in µs.
-            let held_us = self.engine.clock().wall_us().saturating_sub(handle.token.get());
-            metrics().held(held.primitive(), Duration::from_micros(held_us));
+            self.count_held(held.primitive(), handle.token);
         }
         Ok(released)
+    }
+
+    /// Counts for how long a lease was held that is given back now.
+    pub(crate) fn count_held(&self, primitive: Primitive, token: Token) {
+        // A token is about the time of the grant in µs.
+        let held_us = self.engine.clock().wall_us().saturating_sub(token.get());
+        metrics().held(primitive, Duration::from_micros(held_us));
     }
 
     pub(crate) async fn release_id(&self, held: &Held, lease: &LeaseId) -> Result<bool, ServiceError> {
@@ -240,6 +248,16 @@ impl Service {
             }
         }
     }
+}
+
+/// Counts an extension by how it ended.
+pub(crate) fn count_extension(primitive: Primitive, extended: &Result<Lease, ServiceError>) {
+    let outcome = match extended {
+        Ok(_) => ExtensionOutcome::Extended,
+        Err(ServiceError::LeaseLost { .. }) => ExtensionOutcome::Lost,
+        Err(_) => ExtensionOutcome::NoQuorum,
+    };
+    metrics().extension(primitive, outcome);
 }
 
 impl Contender<'_> {

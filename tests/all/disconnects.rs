@@ -212,6 +212,36 @@ async fn clients_that_break_off_abruptly_leave_nothing_behind() {
     }
 }
 
+/// What was granted while nobody was there any more is not kept, either (PROTOCOL §1.5, §7).
+#[tokio::test]
+async fn a_client_that_sent_more_and_left_gets_no_lease_after_that() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&["--node-timeout", "20s"]).await;
+    let api = server.api();
+    let headers = [("content-type", "application/json")];
+    // Sometimes the end comes together with the request, and is seen.
+    for i in 0..10 {
+        let name = format!("left:{i}");
+        let mut bytes =
+            api.request("POST", &format!("/v1/locks/{name}/acquire"), &headers, br#"{"ttl_ms": 120000}"#);
+        bytes.extend_from_slice(&api.request("GET", "/livez", &[], b""));
+        for node in &cluster.nodes {
+            node.command::<()>(&["CLIENT", "PAUSE", "150", "ALL"]);
+        }
+        let mut stream = TcpStream::connect(api.address()).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        drop(stream);
+        let answered = async || {
+            let outcome =
+                |outcome| format!(r#"quorate_acquisitions_total{{primitive="lock",outcome="{outcome}"}}"#);
+            api.metric(&outcome("granted")).await + api.metric(&outcome("cancelled")).await
+        };
+        eventually("it is over", async || answered().await == f64::from(i + 1)).await;
+        // Not by its end: that is two minutes away.
+        eventually("nothing is left", async || cluster.leases(&name).is_empty()).await;
+    }
+}
+
 /// A server that reads ahead no further than it must does not see the end behind what it has not
 /// read yet (PROTOCOL §7).
 #[tokio::test]

@@ -269,6 +269,17 @@ async fn an_observer_sees_the_present_state_and_then_every_change_in_order() {
 }
 
 #[tokio::test]
+async fn whoever_begins_to_observe_without_a_quorum_is_told_so() {
+    let mut cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    cluster.nodes[0].kill();
+    cluster.nodes[1].kill();
+    let refused = api.stream("GET", "/v1/elections/e/observe", serde_json::Value::Null).await;
+    refused.err().expect("a stream").problem(503, "quorum_unavailable");
+}
+
+#[tokio::test]
 async fn many_observers_of_one_election_share_one_watch() {
     crate::support::allow_open_files(4_000);
     let cluster = Cluster::new(3);

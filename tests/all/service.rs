@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use crate::support::{
-    Api, Cluster, Redis, RedisOptions, Server, ServerOptions, Shared, eventually, number, unique,
+    Api, Cluster, Redis, RedisOptions, Server, ServerOptions, Shared, eventually, number, secret, unique,
 };
 
 #[tokio::test]
@@ -147,8 +147,18 @@ async fn what_happens_is_counted() {
     eventually("it waits", || async { api.metric("quorate_waiters").await == 1.0 }).await;
     waiting.abort();
     eventually("it has gone", || async { api.metric("quorate_waiters").await == 0.0 }).await;
-    api.post(&format!("/v1/semaphores/{name}/acquire"), json!({"limit": 1})).await.ok();
-    api.post(&format!("/v1/elections/{name}/campaign"), json!({"candidate": "c"})).await.ok();
+    let hold = format!("/v1/semaphores/{name}/hold");
+    drop(api.stream("POST", &hold, json!({"limit": 1})).await.unwrap());
+    eventually("it is given back", || async {
+        api.metric(r#"quorate_releases_total{primitive="semaphore",outcome="released"}"#).await == 1.0
+    })
+    .await;
+    let election = format!("/v1/elections/{name}");
+    let term = api.post(&format!("{election}/campaign"), json!({"candidate": "c"})).await.ok();
+    let mut proclaim = json!({"lease_id": secret(&term), "value": "v"});
+    api.post(&format!("{election}/proclaim"), proclaim.clone()).await.ok();
+    proclaim["lease_id"] = "0".repeat(46).into();
+    api.post(&format!("{election}/proclaim"), proclaim).await.problem(409, "lease_lost");
     api.post("/v1/multilocks/acquire", json!({"names": [unique("a"), unique("b")]})).await.ok();
     let all = metrics(&api).await;
     let value = |series: &str| *all.get(series).unwrap_or_else(|| panic!("no {series}"));
@@ -168,6 +178,10 @@ async fn what_happens_is_counted() {
     assert_eq!(value(r#"quorate_extensions_total{primitive="lock",outcome="lost"}"#), 1.0);
     assert_eq!(value(r#"quorate_releases_total{primitive="lock",outcome="released"}"#), 1.0);
     assert_eq!(value(r#"quorate_releases_total{primitive="lock",outcome="not_held"}"#), 1.0);
+    assert_eq!(value(r#"quorate_extensions_total{primitive="election",outcome="extended"}"#), 1.0);
+    assert_eq!(value(r#"quorate_extensions_total{primitive="election",outcome="lost"}"#), 1.0);
+    assert_eq!(value(r#"quorate_releases_total{primitive="semaphore",outcome="released"}"#), 1.0);
+    assert_eq!(value(r#"quorate_hold_duration_seconds_count{primitive="semaphore"}"#), 1.0);
     for histogram in
         ["quorate_acquire_duration_seconds", "quorate_wait_duration_seconds", "quorate_hold_duration_seconds"]
     {

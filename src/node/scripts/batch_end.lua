@@ -20,7 +20,8 @@
       reply = string.match(reply, '^@user_script: %d+: %-(.*)$') or reply
       reply = {err = find(reply, '^%u+ ') and reply or 'ERR ' .. reply}
     end
-    if reply ~= 1 then replies[count] = reply end
+    -- Nothing must not be taken for 1.
+    if reply ~= 1 then replies[count] = reply or {err = 'ERR no reply'} end
   end
 end
 

@@ -53,6 +53,20 @@ async fn a_lease_that_has_expired_is_lost() {
 }
 
 #[tokio::test]
+async fn an_extension_that_took_longer_than_the_lease_then_has_is_none() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&["--node-timeout", "20s"]).await;
+    let api = server.api();
+    let lease = api.acquire("late", json!({"ttl_ms": 60_000})).await.ok();
+    for node in &cluster.nodes {
+        node.command::<()>(&["CLIENT", "PAUSE", "1000", "ALL"]);
+    }
+    let body = json!({"lease_id": secret(&lease), "ttl_ms": 100});
+    api.post("/v1/locks/late/extend", body).await.problem(409, "lease_lost");
+    eventually("nothing is left", || async { cluster.leases("late").is_empty() }).await;
+}
+
+#[tokio::test]
 async fn a_lease_stays_lost_when_somebody_took_and_released_the_lock_in_between() {
     for total in [1, 3, 5] {
         let shared = Shared::nodes(total);
