@@ -418,7 +418,7 @@ impl From<ServiceError> for Problem {
             ),
             ServiceError::QuorumUnavailable { nodes, retry_after_ms } => {
                 let detail = format!(
-                    "Too few of the {} nodes answered to reach a quorum of {}; nothing was changed.",
+                    "Too few of the {} nodes answered to reach a quorum of {}.",
                     nodes.total, nodes.quorum
                 );
                 Self::not_ready(detail, nodes, retry_after_ms)
@@ -503,7 +503,7 @@ pub(super) fn example(kind: Kind) -> serde_json::Value {
         ),
         Kind::TooManyWaiters => ("The queue is full; come back later.", json!({"retry_after_ms": 1000})),
         Kind::QuorumUnavailable => (
-            "Too few of the 3 nodes answered to reach a quorum of 2; nothing was changed.",
+            "Too few of the 3 nodes answered to reach a quorum of 2.",
             json!({"retry_after_ms": 1000, "nodes": nodes(1, 0, 2)}),
         ),
         Kind::ShuttingDown => (
