@@ -703,7 +703,10 @@ impl Config {
             connect_timeout: span(settings.connect_timeout, 1_000),
             key_prefix: settings.key_prefix.unwrap_or_else(|| "quorate".to_owned()),
             // To mark nodes grants nothing: the servers note what they may grant before they do.
-            max_ttl: span(settings.max_ttl, if role == Role::Init { 100 } else { 300_000 }),
+            max_ttl: span(
+                settings.max_ttl,
+                if role == Role::Init { TTL_MIN.as_millis() as u64 } else { 300_000 },
+            ),
             max_wait: span(settings.max_wait, 60_000),
             fence_retention: span(settings.fence_retention, 600_000),
             clock_bound: span(settings.clock_bound, 60_000),

@@ -568,12 +568,44 @@ impl Engine {
             return Round::NoQuorum(votes.count.nodes());
         };
         grant.won = true;
+        let nodes = votes.count.nodes();
+        if ask.request.is_some() {
+            self.undo_remains(ask.scope, votes, ballot);
+        }
         Round::Granted(Box::new(Won {
             handle: LeaseHandle { id: lease, token },
             valid_until: started + Duration::from_millis(elapsed_ms + left_ms),
-            nodes: votes.count.nodes(),
+            nodes,
             grant,
         }))
+    }
+
+    /// Takes back what an earlier attempt of the same request left at a minority of the nodes, also
+    /// where that answers late (§1.9). Nobody holds it: a quorum has just granted another lease.
+    fn undo_remains(self: &Arc<Self>, scope: &Scope, votes: GrantVotes, mut ballot: Ballot) {
+        let undo = {
+            let (engine, scope) = (Arc::clone(self), scope.clone());
+            move |holding: Holding| {
+                if holding.same_request {
+                    let until = engine.settle_until(engine.options.max_ttl_ms);
+                    engine.undo(&scope, &holding.lease, u64::MAX, until, Tell::Nobody, None);
+                }
+            }
+        };
+        votes.holdings.into_iter().for_each(&undo);
+        if ballot.is_empty() {
+            return;
+        }
+        self.settling.fetch_add(1, Ordering::Relaxed);
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            while let Some((_, answer)) = ballot.next().await {
+                if let Ok(GrantVote::Held(Some(holding))) = answer.and_then(GrantVote::read) {
+                    undo(holding);
+                }
+            }
+            engine.settling.fetch_sub(1, Ordering::Release);
+        });
     }
 
     /// Asks one node after the other, from the primary on, until one that votes grants:

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Cluster, Server, Shared, number, secret, token, unique};
+use crate::support::{Cluster, Server, Shared, eventually, number, secret, token, unique};
 
 #[tokio::test]
 async fn a_retry_gets_the_same_lease_at_the_same_and_at_another_server() {
@@ -47,6 +47,23 @@ async fn the_idempotency_key_is_a_request_id() {
     assert_eq!(secret(&in_body), secret(&first));
     let bad = shared.api().with_header("idempotency-key", "short");
     bad.acquire(&name, json!({})).await.problem(400, "invalid_request");
+}
+
+#[tokio::test]
+async fn what_an_earlier_attempt_left_at_a_minority_is_taken_back() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let body = json!({"request_id": "minority", "ttl_ms": 300_000});
+    let first = api.acquire("remains", body.clone()).await.ok();
+    eventually("all nodes have it", async || cluster.leases("remains").len() == 3).await;
+    for node in &cluster.nodes[..2] {
+        node.command::<()>(&["DEL", "quorate:lock:remains"]);
+    }
+    let second = api.acquire("remains", body).await.ok();
+    assert_ne!(secret(&second), secret(&first));
+    eventually("the third node is free", async || cluster.nodes[2].leases("remains").is_empty()).await;
+    assert_eq!(token(&api.lock("remains").await), token(&second));
 }
 
 #[tokio::test]
