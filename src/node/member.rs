@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::ballot::{Ballot, Seat, Vote};
 use super::calls::{self, Bounds, Keys};
 use super::complaints::Complaints;
-use super::quarantine::{self, Board, Standing};
+use super::quarantine::{self, Board, MARKING, Standing};
 use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
 use crate::domain::drift_ms;
@@ -337,6 +337,8 @@ impl Member {
         let (node, address) = (self.metrics.node(), self.node.address());
         match &standing {
             Standing::Voting(_) => tracing::info!(node, address, "node votes"),
+            // Nothing is wrong, and that it is marked is told beside.
+            Standing::Quarantined { reason: MARKING, .. } => tracing::debug!(node, address, "node unmarked"),
             Standing::Quarantined { reason, .. } => tracing::warn!(node, address, reason, "node quarantined"),
             Standing::Down => tracing::warn!(node, address, "node down"),
             Standing::Refused(reason) => tracing::error!(node, address, %reason, "node refused"),

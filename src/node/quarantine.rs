@@ -138,7 +138,7 @@ const BLANK: &str =
     "all nodes are blank: waiting as if all had lost their data (quorate init skips this wait)";
 const WAITS_FOR_NODES: &str = "restarted, blank or lost its data: waiting for a look at the other nodes";
 const STEPPED: &str = "its clock stepped: waiting until leases judged by it have expired";
-const MARKING: &str = "being marked";
+pub(super) const MARKING: &str = "being marked";
 
 impl Board {
     /// A board of nodes with these addresses; nothing seen yet.
@@ -258,11 +258,13 @@ impl Board {
                 let expected = seen.marker.as_deref().unwrap_or_default();
                 return stands(Standing::Voting(expected.into()));
             }
-            // Others must know how long our leases may live before we grant one.
+            // Others must know how long our leases may live before we grant one. A node that might yet
+            // turn out to be of another deployment is left as it is.
+            let ours = self.markers().filter(|(_, text)| text.deployment == marker.deployment).count();
             let raised = MarkerText { max_ttl_ms: self.max_ttl_ms, ..marker.clone() };
             return Verdict {
                 standing: Standing::Quarantined { until: None, reason: MARKING },
-                mark: Some((seen.marker.clone(), raised)),
+                mark: (ours > self.total() / 2).then(|| (seen.marker.clone(), raised)),
             };
         }
 
@@ -521,6 +523,19 @@ mod tests {
         let verdict = &board.judge(now)[0];
         assert!(quarantined(verdict));
         assert_eq!(verdict.mark.as_ref().unwrap().1.max_ttl_ms, 5000);
+    }
+
+    #[test]
+    fn a_node_that_may_be_of_another_deployment_is_not_written_to() {
+        let now = Instant::now();
+        let addresses = ["a:1", "b:2", "c:3"].map(str::to_owned).to_vec();
+        let mut board = Board::new(addresses, 5000);
+        board.saw(0, identity("r1"), marker("r1", "theirs", 3), now, now);
+        assert!(board.judge(now)[0].mark.is_none());
+        board.saw(1, identity("r2"), marker("r2", "ours", 3), now, now);
+        board.saw(2, identity("r3"), marker("r3", "ours", 3), now, now);
+        let marks: Vec<_> = board.judge(now).iter().map(|verdict| verdict.mark.is_some()).collect();
+        assert_eq!(marks, [false, true, true]);
     }
 
     #[test]

@@ -24,8 +24,10 @@ async fn becomes(api: &Api, i: usize, state: &str) {
 }
 
 async fn marked() -> (Cluster, Server) {
-    let cluster = Cluster::with(3, &RedisOptions::default(), &MAX_TTL);
+    // `init` need not be told how long leases live.
+    let cluster = Cluster::with(3, &RedisOptions::default(), &[]);
     let server = cluster.server(&MAX_TTL).await;
+    server.all_voting().await;
     (cluster, server)
 }
 

@@ -10,9 +10,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `n` nodes and marks them with the default settings.
+    /// Starts `n` nodes and marks them for leases as long as servers grant by default, so that these
+    /// find nothing to note.
     pub fn new(n: usize) -> Self {
-        Self::with(n, &RedisOptions::default(), &[])
+        Self::with(n, &RedisOptions::default(), &["--max-ttl", "5m"])
     }
 
     /// Starts `n` nodes and marks them with these arguments for `quorate init`.
