@@ -33,6 +33,13 @@ const REQUEST_ID_MAX: usize = 128;
 /// Metrics' status of a request whose client left before the answer, as nginx counts it.
 const CLIENT_LEFT: u16 = 499;
 
+/// Whoever waited longer than this for an answer may have left without hyper having seen it.
+const BELATED_AFTER: Duration = Duration::from_millis(30);
+
+/// Marks an answer that took longer than that, so that only whoever gets such a one is looked for.
+#[derive(Clone)]
+pub struct Belated;
+
 /// What the layer knows of its route.
 pub(super) struct Route {
     /// The path with `{name}` in it, never a name itself.
@@ -216,6 +223,9 @@ impl<F> Answering<F> {
         response.headers_mut().insert(REQUEST_ID, self.id.clone());
         let status = response.status();
         let took = self.started.elapsed();
+        if took > BELATED_AFTER {
+            response.extensions_mut().insert(Belated);
+        }
         self.route.count(self.method, status.as_u16(), took);
         self.route.count_rejected(status);
         let code = problem.as_ref().map_or("", |problem| problem.kind().code());

@@ -47,6 +47,7 @@ use self::problem::Problem;
 use self::streams::Streams;
 use crate::service::{Primitive, Service};
 
+pub use self::front::Belated;
 pub use self::openapi::{openapi_3_0_json, openapi_json};
 
 /// All routes.

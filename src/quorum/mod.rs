@@ -187,7 +187,7 @@ impl Grant {
 
     /// Undoes a lost round: at once where the lease was granted, and at a straggler only once
     /// it turns out to have granted it too; mostly it refuses like the others.
-    fn settle(mut self, mut ballot: Ballot, mut votes: GrantVotes) {
+    fn settle(mut self, ballot: Ballot, mut votes: GrantVotes) {
         if ballot.is_empty() {
             return;
         }
@@ -198,14 +198,7 @@ impl Grant {
         }
         self.nodes = pending;
         let engine = Arc::clone(&self.engine);
-        engine.settling.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(async move {
-            while let Some((i, answer)) = ballot.next().await {
-                votes.take(i, answer, &mut self);
-            }
-            drop(self);
-            engine.settling.fetch_sub(1, Ordering::Release);
-        });
+        engine.take_late(ballot, move |i, answer| votes.take(i, answer, &mut self));
     }
 
     fn undo(&self, nodes: u64, tell: bool) {
@@ -257,7 +250,7 @@ pub struct Engine {
     board: Arc<Mutex<Board>>,
     hub: Arc<Hub>,
     last_proposed: AtomicU64,
-    /// Lost rounds whose last answers are not there yet.
+    /// Rounds whose last answers are not there yet and may leave something to do.
     settling: AtomicUsize,
     changed: Arc<Notify>,
 }
@@ -582,28 +575,36 @@ impl Engine {
 
     /// Takes back what an earlier attempt of the same request left at a minority of the nodes, also
     /// where that answers late (§1.9). Nobody holds it: a quorum has just granted another lease.
-    fn undo_remains(self: &Arc<Self>, scope: &Scope, votes: GrantVotes, mut ballot: Ballot) {
+    fn undo_remains(self: &Arc<Self>, scope: &Scope, votes: GrantVotes, ballot: Ballot) {
         let undo = {
             let (engine, scope) = (Arc::clone(self), scope.clone());
             move |holding: Holding| {
                 if holding.same_request {
-                    let until = engine.settle_until(engine.options.max_ttl_ms);
-                    engine.undo(&scope, &holding.lease, u64::MAX, until, Tell::Nobody, None);
+                    engine.undo_everywhere(&scope, &holding.lease, Tell::Nobody);
                 }
             }
         };
         votes.holdings.into_iter().for_each(&undo);
+        self.take_late(ballot, move |_, answer| {
+            if let Ok(GrantVote::Held(Some(holding))) = answer.and_then(GrantVote::read) {
+                undo(holding);
+            }
+        });
+    }
+
+    /// Takes the answers that are still out as they come. Nobody waits for them but a server that ends.
+    fn take_late(self: &Arc<Self>, mut ballot: Ballot, mut take: impl FnMut(usize, Vote) + Send + 'static) {
         if ballot.is_empty() {
             return;
         }
-        self.settling.fetch_add(1, Ordering::Relaxed);
         let engine = Arc::clone(self);
+        engine.settling.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            while let Some((_, answer)) = ballot.next().await {
-                if let Ok(GrantVote::Held(Some(holding))) = answer.and_then(GrantVote::read) {
-                    undo(holding);
-                }
+            while let Some((i, answer)) = ballot.next().await {
+                take(i, answer);
             }
+            // What it still takes back is a call before this is over.
+            drop(take);
             engine.settling.fetch_sub(1, Ordering::Release);
         });
     }
@@ -675,23 +676,24 @@ impl Engine {
             (Verdict::Carried, Some(stored)) => {
                 let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
                 let valid_until = started + Duration::from_millis(left);
-                if valid_until <= self.clock.now() {
-                    // Nobody may work under it, and it may be shorter than what it replaced (§1.2).
-                    let until = self.settle_until(self.options.max_ttl_ms);
-                    self.undo(scope, &handle.id, u64::MAX, until, Tell::Everybody, None);
-                    return Extension::Lost(nodes);
+                if valid_until > self.clock.now() {
+                    self.heal(scope, handle, &stored, valid_until, votes);
+                    return Extension::Extended { stored, valid_until, nodes };
                 }
-                self.heal(scope, handle, &stored, valid_until, votes);
-                Extension::Extended { stored, valid_until, nodes }
+                // Nobody may work under it, and it may be shorter than what it replaced (§1.2).
             }
-            (Verdict::Rejected, _) => {
-                // What a minority still holds would only be in the way.
-                let until = self.settle_until(self.options.max_ttl_ms);
-                self.undo(scope, &handle.id, u64::MAX, until, Tell::Everybody, None);
-                Extension::Lost(nodes)
-            }
-            _ => Extension::NoQuorum(nodes),
+            // What a minority still holds would only be in the way.
+            (Verdict::Rejected, _) => {}
+            _ => return Extension::NoQuorum(nodes),
         }
+        self.undo_everywhere(scope, &handle.id, Tell::Everybody);
+        Extension::Lost(nodes)
+    }
+
+    /// Takes a lease away that may be stored at any node, whoever it was granted to.
+    fn undo_everywhere(self: &Arc<Self>, scope: &Scope, lease: &LeaseId, tell: Tell) {
+        let until = self.settle_until(self.options.max_ttl_ms);
+        self.undo(scope, lease, u64::MAX, until, tell, None);
     }
 
     /// Gives the lease back to nodes that said they lost it, and to stragglers that say so later.
@@ -704,7 +706,7 @@ impl Engine {
         valid_until: Instant,
         votes: ExtendVotes,
     ) {
-        let ExtendVotes { lost, mut ballot, .. } = votes;
+        let ExtendVotes { lost, ballot, .. } = votes;
         if lost.is_empty() && ballot.is_empty() {
             return;
         }
@@ -722,16 +724,11 @@ impl Engine {
             }
         };
         lost.into_iter().for_each(&heal);
-        if ballot.is_empty() {
-            return;
-        }
-        tokio::spawn(async move {
-            while let Some((i, answer)) = ballot.next().await {
-                if let Ok(answer) = answer {
-                    let node_ms = answer.node_ms;
-                    if let Ok(None) = Extended::read(answer) {
-                        heal((i, node_ms));
-                    }
+        self.take_late(ballot, move |i, answer| {
+            if let Ok(answer) = answer {
+                let node_ms = answer.node_ms;
+                if let Ok(None) = Extended::read(answer) {
+                    heal((i, node_ms));
                 }
             }
         });

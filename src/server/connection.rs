@@ -31,11 +31,11 @@ use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, futures::Notified};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 use tower::Service as _;
 
 use super::socket;
-use crate::api::refusals;
+use crate::api::{Belated, refusals};
 use crate::telemetry::{Refusal, metrics};
 
 /// How often overdue connections are looked for, and so how late a deadline may be.
@@ -44,10 +44,6 @@ const SWEEP_EVERY: Duration = Duration::from_millis(500);
 /// How often, in sweeps, a connection that serves a request is looked at: mostly hyper sees a
 /// client leave at once, but not behind a second request that it has not read yet.
 const BUSY_LOOK_TICKS: u32 = 2;
-
-/// Whoever had to wait longer than this is looked for before the answer is given: to find out with the
-/// next sweep that it has left would be late for a lease that has just been granted.
-const LOOKED_FOR_AFTER: Duration = Duration::from_millis(30);
 
 /// How many streams one HTTP/2 connection may have open: long polls, mostly.
 const HTTP2_STREAMS_MAX: u32 = 4_096;
@@ -324,7 +320,7 @@ struct Handler {
 impl Handler {
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Counted>, std::convert::Infallible> {
         let Self { hub, conn } = self;
-        let (flight, started) = (Flight::begin(&hub, &conn), Instant::now());
+        let flight = Flight::begin(&hub, &conn);
         let old_http = request.version() < Version::HTTP_2;
 
         let mut response = if flight.beyond > hub.rules.in_flight_max && !is_probe(request.uri().path()) {
@@ -345,8 +341,9 @@ impl Handler {
             }
         };
 
-        if old_http && started.elapsed() > LOOKED_FOR_AFTER && conn.has_left() {
-            // With its body, unread, goes what was granted (PROTOCOL.md §1.5).
+        // To find out with the next sweep would be late for a lease that has just been granted: with the
+        // body, unread, that goes too (PROTOCOL.md §1.5).
+        if old_http && response.extensions().get::<Belated>().is_some() && conn.has_left() {
             response = Response::default();
             conn.thrown_out.store(true, Ordering::Relaxed);
             conn.called.notify_one();

@@ -222,23 +222,21 @@ impl Service {
         async_stream::stream! {
             let watch = service.watch(&name);
             // Whoever begins to observe without a quorum is told so; who did before waits for one.
-            let followed = async {
-                service.inspect(service.engine.keys().election(&name).as_str()).await?;
+            let follow = async {
+                service.inspect(&service.engine.keys().election(&name)).await?;
                 Ok(watch.follow().await)
             };
-            let (present, mut changes) = tokio::select! {
+            let followed = tokio::select! {
                 biased;
-                () = service.rooms.closing() => {
-                    yield Err(ServiceError::ShuttingDown);
+                () = service.rooms.closing() => Err(ServiceError::ShuttingDown),
+                followed = follow => followed,
+            };
+            let (present, mut changes) = match followed {
+                Ok(followed) => followed,
+                Err(why) => {
+                    yield Err(why);
                     return;
                 }
-                followed = followed => match followed {
-                    Ok(followed) => followed,
-                    Err(why) => {
-                        yield Err(why);
-                        return;
-                    }
-                },
             };
             yield Ok(present);
             loop {
