@@ -6,11 +6,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use criterion::{Criterion, criterion_group, criterion_main};
-use quorate::api::{App, Limits, router};
+use quorate::api::{App, Limits, Router, router};
 use quorate::clock::{Clock, SystemClock};
 use quorate::domain::{LeaseId, Name, validity_ms};
 use quorate::node::Node;
@@ -19,7 +18,6 @@ use quorate::node::embedded::EmbeddedNode;
 use quorate::quorum::tally::{Count, token_of};
 use quorate::quorum::{Engine, EngineOptions};
 use quorate::service::{Service, WaitLimits};
-use tower::ServiceExt;
 
 fn pure(c: &mut Criterion) {
     c.bench_function("tally of five votes, the verdict after each", |b| {
@@ -75,7 +73,7 @@ async fn api() -> Router {
 
 async fn post(api: &Router, path: &str, body: String) -> Vec<u8> {
     let request = Request::post(path).header("content-type", "application/json").body(Body::from(body));
-    let Ok(response) = api.clone().oneshot(request.expect("a request")).await;
+    let response = api.answer(request.expect("a request")).await;
     assert_eq!(response.status(), 200);
     axum::body::to_bytes(response.into_body(), 1 << 16).await.expect("a body").to_vec()
 }

@@ -19,7 +19,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
@@ -66,7 +65,7 @@ struct Layers {
     engine: Arc<Engine>,
     service: Service,
     keys: Option<Arc<KeyRing>>,
-    router: Router,
+    router: api::Router,
 }
 
 /// Nodes → engine → service → routes, from settings.

@@ -1,10 +1,9 @@
 //! What happens around every request: its id, its key, its problem, its metrics, its log line.
 //!
-//! One hand-written layer around each route instead of a stack of five: the route is known when the
-//! layer is made, so that metric handles are looked up once and not per request, and nothing is
+//! One future around each handler's instead of a stack of five layers: the route is known when the
+//! table is made, so that metric handles are looked up once and not per request, and nothing is
 //! boxed a second time.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -13,12 +12,13 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
+use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use metrics::{Counter, Histogram, counter, histogram};
 use tokio::time::Instant;
-use tower::{Layer, Service};
 
 use super::auth::{KeyRing, Scope};
 use super::problem::{Kind, Problem};
@@ -40,7 +40,10 @@ const BELATED_AFTER: Duration = Duration::from_millis(30);
 #[derive(Clone)]
 pub struct Belated;
 
-/// What the layer knows of its route.
+/// The answer of a handler, in the form that axum boxes it.
+pub(super) type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// What is known of a route.
 pub(super) struct Route {
     /// The path with `{name}` in it, never a name itself.
     template: String,
@@ -72,6 +75,32 @@ const STATUSES: [u16; 14] = [200, 303, 400, 401, 403, 404, 405, 409, 413, 415, 4
 impl Route {
     pub(super) fn new(template: &str, keys: Option<Arc<KeyRing>>, acquires: Option<Primitive>) -> Self {
         Self { template: template.to_owned(), keys, acquires, meters: Default::default() }
+    }
+
+    pub(super) fn template(&self) -> &str {
+        &self.template
+    }
+
+    /// Lets the request in and, with its id, to `handle`, which answers it or has a problem with it.
+    pub(super) fn answer(
+        self: &Arc<Self>,
+        mut request: Request,
+        handle: impl FnOnce(Request, &HeaderValue) -> Result<Answer, Problem>,
+    ) -> Answering {
+        let started = Instant::now();
+        let method = method_index(request.method());
+        let id = request_id(request.headers());
+        let span = {
+            let (headers, id) = (request.headers(), id.to_str().unwrap_or_default());
+            let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+            RequestSpan::begin(METHODS[method], &self.template, id, &header)
+        };
+        let work = self.admit(&mut request).and_then(|()| {
+            let _entered = span.as_ref().map(|span| span.enter());
+            handle(request, &id)
+        });
+        let work = work.map_or_else(Work::Refused, Work::Handler);
+        Answering { work, route: Arc::clone(self), method, id, started, span }
     }
 
     fn meter(&self, method: usize) -> &Meter {
@@ -110,69 +139,15 @@ impl Route {
     }
 }
 
-/// The layer of one route.
-#[derive(Clone)]
-pub(super) struct Front(pub(super) Arc<Route>);
-
-impl<S> Layer<S> for Front {
-    type Service = Fronted<S>;
-
-    fn layer(&self, inner: S) -> Fronted<S> {
-        Fronted { inner, route: Arc::clone(&self.0) }
-    }
-}
-
-/// A route with what is around it.
-#[derive(Clone)]
-pub(super) struct Fronted<S> {
-    inner: S,
-    route: Arc<Route>,
-}
-
-impl<S> Service<Request> for Fronted<S>
-where
-    S: Service<Request, Response = Response, Error = Infallible>,
-    S::Future: Unpin,
-{
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Answering<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request) -> Self::Future {
-        let started = Instant::now();
-        let method = method_index(request.method());
-        let id = request_id(request.headers());
-        let span = {
-            let (headers, id) = (request.headers(), id.to_str().unwrap_or_default());
-            let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-            RequestSpan::begin(METHODS[method], &self.route.template, id, &header)
-        };
-        let work = match self.route.admit(&mut request) {
-            Ok(()) => {
-                let _entered = span.as_ref().map(|span| span.enter());
-                // Handlers that answer with problems inside a stream read the id from here.
-                request.headers_mut().insert(REQUEST_ID, id.clone());
-                Work::Inner(self.inner.call(request))
-            }
-            Err(problem) => Work::Refused(problem),
-        };
-        Answering { work, route: Arc::clone(&self.route), method, id, started, span }
-    }
-}
-
-enum Work<F> {
-    Inner(F),
+enum Work {
+    Handler(Answer),
     Refused(Problem),
     Done,
 }
 
 /// A request being answered.
-pub(super) struct Answering<F> {
-    work: Work<F>,
+pub struct Answering {
+    work: Work,
     route: Arc<Route>,
     method: usize,
     id: HeaderValue,
@@ -181,20 +156,17 @@ pub(super) struct Answering<F> {
     span: Option<Box<RequestSpan>>,
 }
 
-impl<F: Future<Output = Result<Response, Infallible>> + Unpin> Future for Answering<F> {
-    type Output = Result<Response, Infallible>;
+impl Future for Answering {
+    type Output = Response;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let _entered = this.span.as_ref().map(|span| span.enter());
         let response = match &mut this.work {
-            Work::Inner(inner) => {
+            Work::Handler(answer) => {
                 // After a panic the future is dropped and never polled again.
-                match catch_unwind(AssertUnwindSafe(|| Pin::new(inner).poll(cx))) {
-                    Ok(poll) => {
-                        let Ok(response) = ready!(poll);
-                        Ok(response)
-                    }
+                match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
+                    Ok(poll) => Ok(ready!(poll)),
                     // The panic hook has written what happened.
                     Err(_) => Err(Problem::internal()),
                 }
@@ -203,11 +175,11 @@ impl<F: Future<Output = Result<Response, Infallible>> + Unpin> Future for Answer
             Work::Done => Err(Problem::internal()),
         };
         this.work = Work::Done;
-        Poll::Ready(Ok(this.finish(response)))
+        Poll::Ready(this.finish(response))
     }
 }
 
-impl<F> Answering<F> {
+impl Answering {
     fn finish(&self, response: Result<Response, Problem>) -> Response {
         let mut problem = None;
         let mut response = match response {
@@ -228,6 +200,9 @@ impl<F> Answering<F> {
         }
         self.route.count(self.method, status.as_u16(), took);
         self.route.count_rejected(status);
+        if METHODS[self.method] == "HEAD" {
+            response = without_body(response);
+        }
         let code = problem.as_ref().map_or("", |problem| problem.kind().code());
         if let Some(span) = &self.span {
             span.end(status.as_u16(), code);
@@ -268,7 +243,7 @@ impl<F> Answering<F> {
     }
 }
 
-impl<F> Drop for Answering<F> {
+impl Drop for Answering {
     fn drop(&mut self) {
         if !matches!(self.work, Work::Done) {
             self.route.count(self.method, CLIENT_LEFT, self.started.elapsed());
@@ -277,6 +252,15 @@ impl<F> Drop for Answering<F> {
             }
         }
     }
+}
+
+/// What `HEAD` is answered: the head that `GET` has.
+fn without_body(mut response: Response) -> Response {
+    if let Some(length) = response.body().size_hint().exact() {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    *response.body_mut() = Body::empty();
+    response
 }
 
 /// The client's own request id when it is one, else a new one.
@@ -303,31 +287,28 @@ pub(super) fn new_request_id() -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::Router;
-    use axum::body::{Body, to_bytes};
-    use axum::routing::{get, post};
-    use tower::ServiceExt as _;
+    use axum::body::to_bytes;
 
-    fn app(keys: Option<Arc<KeyRing>>) -> Router {
-        let front = |path: &str, keys| Front(Arc::new(Route::new(path, keys, None)));
-        Router::new()
-            .route("/fine", get(async || "fine").layer(front("/fine", keys.clone())))
-            .route("/panic", get(async || -> () { panic!("on purpose") }).layer(front("/panic", None)))
-            .route("/bad", get(async || Problem::not_found()).layer(front("/bad", None)))
-            .route("/bare", get(async || StatusCode::IM_A_TEAPOT).layer(front("/bare", None)))
-            .route(
-                "/post",
-                post(async || "done")
-                    .fallback(async || Problem::method_not_allowed())
-                    .layer(front("/post", keys)),
-            )
+    use crate::api::routes::{Endpoint, Routes, endpoint};
+
+    fn app(keys: Option<Arc<KeyRing>>) -> Routes<()> {
+        let mut routes = Routes::new();
+        let mut add = |method, path, endpoint: Endpoint<()>| {
+            routes.add(Route::new(path, keys.clone(), None), vec![(method, endpoint)]);
+        };
+        add(Method::GET, "/fine", endpoint(async || "fine"));
+        add(Method::GET, "/panic", endpoint(async || -> () { panic!("on purpose") }));
+        add(Method::GET, "/bad", endpoint(async || Problem::not_found()));
+        add(Method::GET, "/bare", endpoint(async || StatusCode::IM_A_TEAPOT));
+        add(Method::POST, "/post", endpoint(async || "done"));
+        routes
     }
 
     async fn ask(
-        app: Router,
+        app: Routes<()>,
         request: axum::http::request::Builder,
     ) -> (StatusCode, HeaderMap, serde_json::Value) {
-        let response = app.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        let response = app.answer(request.body(Body::empty()).unwrap(), &()).await;
         let (parts, body) = response.into_parts();
         let body = to_bytes(body, 1 << 16).await.unwrap();
         (parts.status, parts.headers, serde_json::from_slice(&body).unwrap_or_default())
@@ -382,6 +363,17 @@ mod tests {
         assert_eq!(status, 405);
         assert_eq!(headers["allow"], "POST");
         assert_eq!(body["code"], "method_not_allowed");
+        let (_, headers, _) = ask(app(None), Request::put("/fine")).await;
+        assert_eq!(headers["allow"], "GET,HEAD");
+    }
+
+    #[tokio::test]
+    async fn head_is_answered_with_the_head_that_get_has() {
+        let (status, headers, _) = ask(app(None), Request::head("/fine")).await;
+        assert_eq!((status, &headers["content-length"]), (StatusCode::OK, &"4".parse().unwrap()));
+        let response = app(None).answer(Request::head("/bad").body(Body::empty()).unwrap(), &()).await;
+        assert_eq!(response.status(), 404);
+        assert!(to_bytes(response.into_body(), 1).await.unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@
 //! - `extract`, `fields`: from a request to what it asks for
 //! - `views`, `delivery`, `streams`: from what the service says to an answer
 //! - `problem`: the only place that knows status codes
+//! - `routes`: from a path and a method to a handler
 //! - `front`: request id, key, metrics and log line around every route
 //! - [`refusals`]: problems at the connection, before there is a route
 //! - [`auth`]: keys, scopes, prefixes
@@ -28,6 +29,7 @@ mod openapi;
 mod problem;
 mod problem_docs;
 pub mod refusals;
+mod routes;
 mod semaphores;
 mod service;
 mod streams;
@@ -35,59 +37,61 @@ mod views;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::routing::{MethodRouter, any, get};
+use axum::extract::Request;
+use axum::http::Method;
+use axum::routing::MethodRouter;
 use utoipa::IntoParams;
+use utoipa::openapi::path::PathItem;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use self::auth::KeyRing;
-use self::front::{Front, Route};
-use self::problem::Problem;
+use self::front::Route;
+use self::routes::{Endpoint, Routes, endpoint, streaming};
 use self::streams::Streams;
 use crate::service::{Primitive, Service};
 
-pub use self::front::Belated;
+pub use self::front::{Answering, Belated};
 pub use self::openapi::{openapi_3_0_json, openapi_json};
 
 /// All routes.
-fn table(keys: Option<&Arc<KeyRing>>) -> OpenApiRouter<Shared> {
+fn table(keys: Option<&Arc<KeyRing>>) -> Table<'_> {
     use Primitive::{Election, Lock, Multilock, Semaphore};
-    let t = Table { keys };
-    OpenApiRouter::with_openapi(openapi::base())
-        .routes(t.acquires(Lock, routes!(locks::acquire_lock)))
-        .routes(t.keyed(routes!(locks::extend_lock)))
-        .routes(t.keyed(routes!(locks::release_lock)))
-        .routes(t.keyed(routes!(locks::get_lock, locks::force_release_lock)))
-        .routes(t.keyed(routes!(locks::list_locks)))
-        .routes(t.acquires(Lock, routes!(locks::hold_lock)))
-        .routes(t.acquires(Multilock, routes!(multilocks::acquire_multilock)))
-        .routes(t.keyed(routes!(multilocks::extend_multilock)))
-        .routes(t.keyed(routes!(multilocks::release_multilock)))
-        .routes(t.acquires(Semaphore, routes!(semaphores::acquire_semaphore)))
-        .routes(t.keyed(routes!(semaphores::extend_semaphore)))
-        .routes(t.keyed(routes!(semaphores::release_semaphore)))
-        .routes(t.keyed(routes!(semaphores::get_semaphore)))
-        .routes(t.acquires(Semaphore, routes!(semaphores::hold_semaphore)))
-        .routes(t.acquires(Election, routes!(elections::campaign)))
-        .routes(t.keyed(routes!(elections::extend_election)))
-        .routes(t.keyed(routes!(elections::resign)))
-        .routes(t.keyed(routes!(elections::proclaim)))
-        .routes(t.keyed(routes!(elections::get_leader)))
-        .routes(t.keyed(routes!(elections::observe_election)))
-        .routes(t.acquires(Election, routes!(elections::hold_election)))
-        .routes(t.keyed(routes!(fencing::issue_token)))
-        .routes(t.keyed(routes!(fencing::check_token)))
-        .routes(t.keyed(routes!(fencing::get_fence)))
-        .routes(t.keyed(routes!(service::list_nodes)))
-        .routes(t.open(routes!(service::get_livez)))
-        .routes(t.open(routes!(service::get_readyz)))
-        .routes(t.open(routes!(service::get_metrics)))
-        .routes(t.open(routes!(service::get_openapi)))
-        .routes(t.open(routes!(service::get_openapi_3_0)))
-        .route("/docs", t.hidden("/docs", get(service::get_docs)))
-        .route("/docs/{*file}", t.hidden("/docs/{*file}", get(service::get_docs)))
-        .route("/docs/", t.hidden("/docs/", get(service::get_docs)))
+    let mut t = Table::new(keys);
+    t.acquires(Lock, handlers!(locks::acquire_lock));
+    t.keyed(handlers!(locks::extend_lock));
+    t.keyed(handlers!(locks::release_lock));
+    t.keyed(handlers!(locks::get_lock, locks::force_release_lock));
+    t.keyed(handlers!(locks::list_locks));
+    t.acquires(Lock, handlers!(streaming: locks::hold_lock));
+    t.acquires(Multilock, handlers!(multilocks::acquire_multilock));
+    t.keyed(handlers!(multilocks::extend_multilock));
+    t.keyed(handlers!(multilocks::release_multilock));
+    t.acquires(Semaphore, handlers!(semaphores::acquire_semaphore));
+    t.keyed(handlers!(semaphores::extend_semaphore));
+    t.keyed(handlers!(semaphores::release_semaphore));
+    t.keyed(handlers!(semaphores::get_semaphore));
+    t.acquires(Semaphore, handlers!(streaming: semaphores::hold_semaphore));
+    t.acquires(Election, handlers!(elections::campaign));
+    t.keyed(handlers!(elections::extend_election));
+    t.keyed(handlers!(elections::resign));
+    t.keyed(handlers!(elections::proclaim));
+    t.keyed(handlers!(elections::get_leader));
+    t.keyed(handlers!(elections::observe_election));
+    t.acquires(Election, handlers!(streaming: elections::hold_election));
+    t.keyed(handlers!(fencing::issue_token));
+    t.keyed(handlers!(fencing::check_token));
+    t.keyed(handlers!(fencing::get_fence));
+    t.keyed(handlers!(service::list_nodes));
+    t.open(handlers!(service::get_livez));
+    t.open(handlers!(service::get_readyz));
+    t.open(handlers!(service::get_metrics));
+    t.open(handlers!(service::get_openapi));
+    t.open(handlers!(service::get_openapi_3_0));
+    for path in ["/docs", "/docs/", "/docs/{*file}"] {
+        t.hidden(path, endpoint(service::get_docs));
+    }
+    t
 }
 
 /// What [`router`] serves.
@@ -129,10 +133,20 @@ pub fn router(app: Arc<App>) -> Router {
         render_metrics: Arc::clone(&app.render_metrics),
         streams: Streams::new(app.limits.streams_max),
     };
-    let unmatched = Front(Arc::new(Route::new("unmatched", None, None)));
-    let not_found: MethodRouter = any(async || Problem::not_found()).layer(unmatched);
-    let (routes, _) = table(app.keys.as_ref()).split_for_parts();
-    routes.with_state(Arc::new(server)).fallback_service(not_found)
+    let routes = table(app.keys.as_ref()).routes;
+    Router(Arc::new((routes, Arc::new(server))))
+}
+
+/// Answers requests.
+#[derive(Clone)]
+pub struct Router(Arc<(Routes<Shared>, Shared)>);
+
+impl Router {
+    /// The answer to any request; to drop it is to leave, as a client does.
+    pub fn answer(&self, request: Request) -> Answering {
+        let (routes, server) = &*self.0;
+        routes.answer(request, server)
+    }
 }
 
 /// What handlers work with.
@@ -152,51 +166,71 @@ impl Server {
 
 type Shared = Arc<Server>;
 
-/// Puts the [`Front`] around routes.
+/// The document and the routes, as they are put together.
 struct Table<'a> {
     keys: Option<&'a Arc<KeyRing>>,
+    document: OpenApiRouter<Shared>,
+    routes: Routes<Shared>,
 }
 
-impl Table<'_> {
+/// What one path has: its document, and its handlers, by method.
+type Documented = (UtoipaMethodRouter<Shared>, Vec<(Method, Endpoint<Shared>)>);
+
+/// Handlers of one path.
+macro_rules! handlers {
+    ($($handler:path),+) => { handlers!(endpoint: $($handler),+) };
+    ($endpoint:ident: $($handler:path),+) => {
+        (routes!($($handler),+), vec![$((method_of(&routes!($handler)), $endpoint($handler))),+])
+    };
+}
+use handlers;
+
+/// Of a document of one handler.
+fn method_of((_, paths, _): &UtoipaMethodRouter<Shared>) -> Method {
+    match paths.paths.values().next() {
+        Some(PathItem { get: Some(_), .. }) => Method::GET,
+        Some(PathItem { delete: Some(_), .. }) => Method::DELETE,
+        _ => Method::POST,
+    }
+}
+
+impl<'a> Table<'a> {
+    fn new(keys: Option<&'a Arc<KeyRing>>) -> Self {
+        Self { keys, document: OpenApiRouter::with_openapi(openapi::base()), routes: Routes::new() }
+    }
+
     /// Asks for a key with the scope of the method.
-    fn keyed(&self, routes: UtoipaMethodRouter<Shared>) -> UtoipaMethodRouter<Shared> {
-        self.with(routes, self.keys, None)
+    fn keyed(&mut self, path: Documented) {
+        self.add(path, self.keys, None);
     }
 
     /// The same for a route that acquires, which is counted.
-    fn acquires(
-        &self,
-        primitive: Primitive,
-        routes: UtoipaMethodRouter<Shared>,
-    ) -> UtoipaMethodRouter<Shared> {
-        self.with(routes, self.keys, Some(primitive))
+    fn acquires(&mut self, primitive: Primitive, path: Documented) {
+        self.add(path, self.keys, Some(primitive));
     }
 
     /// Asks for no key.
-    fn open(&self, routes: UtoipaMethodRouter<Shared>) -> UtoipaMethodRouter<Shared> {
-        self.with(routes, None, None)
+    fn open(&mut self, path: Documented) {
+        self.add(path, None, None);
     }
 
     /// Asks for no key and is not in the document.
-    fn hidden(&self, path: &str, methods: MethodRouter<Shared>) -> MethodRouter<Shared> {
-        fronted(methods, Route::new(path, None, None))
+    fn hidden(&mut self, path: &str, get: Endpoint<Shared>) {
+        self.routes.add(Route::new(path, None, None), vec![(Method::GET, get)]);
     }
 
-    fn with(
-        &self,
-        (schemas, paths, methods): UtoipaMethodRouter<Shared>,
+    fn add(
+        &mut self,
+        ((schemas, paths, _), methods): Documented,
         keys: Option<&Arc<KeyRing>>,
         acquires: Option<Primitive>,
-    ) -> UtoipaMethodRouter<Shared> {
+    ) {
         let template = paths.paths.keys().next().map_or("", String::as_str);
-        let route = Route::new(template, keys.cloned(), acquires);
-        let methods = fronted(methods, route);
-        (schemas, paths, methods)
+        self.routes.add(Route::new(template, keys.cloned(), acquires), methods);
+        // axum's router is not served, only the document is taken from it.
+        let document = std::mem::take(&mut self.document);
+        self.document = document.routes((schemas, paths, MethodRouter::new()));
     }
-}
-
-fn fronted(methods: MethodRouter<Shared>, route: Route) -> MethodRouter<Shared> {
-    methods.fallback(async || Problem::method_not_allowed()).layer(Front(Arc::new(route)))
 }
 
 /// The name in the path.
@@ -219,7 +253,6 @@ mod tests {
     use axum::body::{Body, to_bytes};
     use axum::http::{Request, Response};
     use serde_json::{Value, json};
-    use tower::ServiceExt as _;
 
     use super::*;
     use crate::clock::{Clock, SystemClock};
@@ -252,7 +285,7 @@ mod tests {
             request = request.header("authorization", format!("Bearer {key}"));
         }
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
-        api.clone().oneshot(request.body(body).unwrap()).await.unwrap()
+        api.answer(request.body(body).unwrap()).await
     }
 
     async fn post(api: &Router, path: &str, body: Value) -> Response<Body> {

@@ -81,7 +81,7 @@ fn pretty(mut document: Value) -> String {
 
 fn document() -> Value {
     // The document is made of strings, numbers and maps with string keys, so this cannot fail.
-    let mut document = serde_json::to_value(table(None).into_openapi()).unwrap_or_default();
+    let mut document = serde_json::to_value(table(None).document.into_openapi()).unwrap_or_default();
     flatten_schemas(&mut document["components"]["schemas"]);
     clean(&mut document);
     document["security"] = json!([{ "bearer": [] }, {}]);

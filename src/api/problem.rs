@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -205,6 +205,9 @@ struct More {
     /// How the nodes stood.
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<NodesView>,
+    /// The header of that name.
+    #[serde(skip)]
+    allow: Option<HeaderValue>,
 }
 
 /// Every answer that is not 2xx (RFC 9457). Which of the members after `request_id` are present depends on `code`.
@@ -275,8 +278,10 @@ impl Problem {
     }
 
     /// The route has other methods: the header `Allow` lists them.
-    pub fn method_not_allowed() -> Self {
-        Self::new(Kind::MethodNotAllowed, "The header Allow lists the methods that this route has.")
+    pub fn method_not_allowed(allow: HeaderValue) -> Self {
+        let detail = "The header Allow lists the methods that this route has.";
+        let more = More { allow: Some(allow), ..More::default() };
+        Self::with(Kind::MethodNotAllowed, detail, more)
     }
 
     /// The body is longer than `bytes_max`.
@@ -333,7 +338,6 @@ impl Problem {
     pub(super) fn of_status(status: StatusCode) -> Self {
         match Kind::of_status(status) {
             Kind::NotFound => Self::not_found(),
-            Kind::MethodNotAllowed => Self::method_not_allowed(),
             Kind::UnsupportedMediaType => Self::unsupported_media_type(),
             Kind::Internal => Self::internal(),
             kind => Self::new(kind, kind.row().2),
@@ -370,6 +374,9 @@ impl Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
         if let Some(ms) = self.0.more.retry_after_ms {
             headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
+        }
+        if let Some(allow) = &self.0.more.allow {
+            headers.insert(ALLOW, allow.clone());
         }
         if self.0.kind == Kind::Unauthenticated {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

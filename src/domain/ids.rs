@@ -50,10 +50,8 @@ impl LeaseId {
     }
 
     fn bits(&self) -> u128 {
-        let mut bytes = [0; 16];
-        // Only hex digits are ever stored, twice as many as bytes.
-        let _ = hex::decode_to_slice(self.0, &mut bytes);
-        u128::from_be_bytes(bytes)
+        // Only hex digits are ever stored.
+        number_of(&self.0).unwrap_or_default()
     }
 
     /// Reads the stored form back.
@@ -62,9 +60,7 @@ impl LeaseId {
     /// When the text is not 32 lowercase hex digits.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let bytes: [u8; 32] = text.as_bytes().try_into().map_err(|_| Invalid::new("is not a lease id"))?;
-        if !bytes.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-            return Err(Invalid::new("is not a lease id"));
-        }
+        number_of(&bytes).ok_or_else(|| Invalid::new("is not a lease id"))?;
         Ok(Self(bytes))
     }
 
@@ -106,33 +102,53 @@ impl LeaseHandle {
     /// When the text has an impossible shape.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         const WHY: Invalid = Invalid::new("is not a lease id: 46 lowercase hex digits are");
-        if text.len() != Self::LEN || !text.is_ascii() {
-            return Err(WHY);
-        }
-        let (shown, token) = text.split_at(LeaseId::LEN);
-        let shown = LeaseId::parse(shown).map_err(|_| WHY)?;
-        if !token.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-            return Err(WHY);
-        }
-        let number = u64::from_str_radix(token, 16).map_err(|_| WHY)?;
+        let digits: &[u8; Self::LEN] = text.as_bytes().try_into().map_err(|_| WHY)?;
+        let (shown, token) = digits.split_at(LeaseId::LEN);
+        let shown = number_of(shown).ok_or(WHY)?;
+        // 14 digits have 56 bits.
+        let token = number_of(token).ok_or(WHY)? as u64;
         // No lease has a token that is none, and with any in its place nobody holds the id.
-        Ok(Self { id: masked(shown, number), token: Token::new(number).unwrap_or(Token(1)) })
+        let id = LeaseId::from_bits(shown ^ mask_of(token));
+        Ok(Self { id, token: Token::new(token).unwrap_or(Token(1)) })
     }
 
     /// The text form. A secret like the id in it.
     pub fn expose(&self) -> String {
-        let mut text = String::with_capacity(Self::LEN);
-        text.push_str(masked(self.id, self.token.get()).expose());
-        for nibble in (0..Self::LEN - LeaseId::LEN).rev() {
-            let digit = (self.token.get() >> (4 * nibble)) & 0xf;
-            text.push(char::from(b"0123456789abcdef"[digit as usize]));
-        }
-        text
+        let (mut digits, token) = ([0; Self::LEN], self.token.get());
+        let (shown, last) = digits.split_at_mut(LeaseId::LEN);
+        // Both have two places for each byte, so neither can fail.
+        let _ = hex::encode_to_slice((self.id.bits() ^ mask_of(token)).to_be_bytes(), shown);
+        let _ = hex::encode_to_slice(&token.to_be_bytes()[1..], last);
+        String::from_utf8_lossy(&digits).into_owned()
     }
 }
 
-/// Masks an id with a token, or takes the mask off again.
-fn masked(id: LeaseId, token: u64) -> LeaseId {
+/// What 32 lowercase hex digits say, or up to 16; `None` where there is any other character.
+fn number_of(digits: &[u8]) -> Option<u128> {
+    const NONE: u8 = 0xff;
+    const VALUES: [u8; 256] = {
+        let (mut values, mut value) = ([NONE; 256], 0);
+        while value < 16 {
+            values[b"0123456789abcdef"[value as usize] as usize] = value;
+            value += 1;
+        }
+        values
+    };
+    let (mut number, mut seen) = (0, 0);
+    // Halves, as shifting what is longer than a register costs more than the rest of it.
+    for half in digits.chunks(16) {
+        let half = half.iter().fold(0, |half, &digit| {
+            let value = VALUES[usize::from(digit)];
+            seen |= value;
+            half << 4 | u64::from(value & 0xf)
+        });
+        number = number << 64 | u128::from(half);
+    }
+    (seen != NONE).then_some(number)
+}
+
+/// What an id is masked with beside a token, and, as twice is never, what takes the mask off.
+fn mask_of(token: u64) -> u128 {
     // The finalizer of SplitMix64 (Steele, Lea, Flood 2014): no two numbers mix to the same.
     let mix = |number: u64| {
         let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -140,7 +156,7 @@ fn masked(id: LeaseId, token: u64) -> LeaseId {
         number ^ (number >> 31)
     };
     let high = mix(token);
-    LeaseId::from_bits(id.bits() ^ (u128::from(high) << 64 | u128::from(mix(!high))))
+    u128::from(high) << 64 | u128::from(mix(!high))
 }
 
 /// A caller's own id of a request, which makes its retry safe.

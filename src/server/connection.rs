@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, Version};
@@ -32,10 +31,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, futures::Notified};
 use tokio::time::Sleep;
-use tower::Service as _;
 
 use super::socket;
-use crate::api::{Belated, refusals};
+use crate::api::{Belated, Router, refusals};
 use crate::telemetry::{Refusal, metrics};
 
 /// How often overdue connections are looked for, and so how late a deadline may be.
@@ -145,8 +143,7 @@ impl Hub {
             .initial_stream_window_size(64 * 1024)
             .initial_connection_window_size(1024 * 1024);
         Arc::new(Self {
-            // Resolves the handlers' state once instead of at each request.
-            router: router.with_state(()),
+            router,
             rules,
             http,
             conns: Mutex::default(),
@@ -335,10 +332,7 @@ impl Handler {
                 true => Body::empty(),
                 false => Body::new(Timed { body, timeout, sleep: None }),
             });
-            match hub.router.clone().call(request).await {
-                Ok(response) => response,
-                Err(never) => match never {},
-            }
+            hub.router.answer(request).await
         };
 
         // To find out with the next sweep would be late for a lease that has just been granted: with the
