@@ -181,7 +181,9 @@ async fn read_body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<
     }
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
-    while let Some(chunk) = chunks.next().await {
+    // What is known to be whole is not asked for its end: hyper would have to be polled for that.
+    while !chunks.is_end_stream() {
+        let Some(chunk) = chunks.next().await else { break };
         let Ok(chunk) = chunk else { return Err(Problem::broken_body()) };
         let read = first.len() + more.len() + chunk.len();
         if read > bytes_max {

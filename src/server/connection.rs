@@ -288,6 +288,7 @@ impl Place {
         let mut told = false;
         loop {
             tokio::select! {
+                biased;
                 ended = connection.as_mut() => {
                     if let Err(cause) = ended {
                         tracing::debug!(%cause, "connection broke");
