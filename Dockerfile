@@ -1,7 +1,7 @@
 # Builds the server and puts nothing but its binary on a plain Debian.
 #
 #   docker build -t quorate .
-#   docker build --build-arg PGO=true -t quorate .   # up to a fifth faster, in four times the time
+#   docker build --build-arg PGO=true -t quorate .   # up to a tenth faster, in four times the time
 #   docker run --rm -p 127.0.0.1:8080:8080 --read-only quorate dev --listen 0.0.0.0:8080
 #
 # No `# syntax=` line on purpose: it would fetch a front end from a registry, and
