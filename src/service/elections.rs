@@ -64,8 +64,9 @@ struct Watch {
 #[derive(Default)]
 struct Seen {
     view: Option<LeaderView>,
-    /// Looks begun, and the number of the last one that succeeded.
+    /// Looks begun, and the numbers of the last one that ended and of the last one that succeeded.
     begun: u64,
+    ended: u64,
     done: u64,
 }
 
@@ -79,8 +80,9 @@ impl Watch {
     }
 
     /// The present state, by a look that begins after this call, with all changes after it,
-    /// none missing in between: who comes now must not be shown the past.
-    async fn follow(&self) -> (LeaderView, broadcast::Receiver<LeaderView>) {
+    /// none missing in between: who comes now must not be shown the past. Where the first such look
+    /// fails, `None`, or to the `patient` the next that does not.
+    async fn follow(&self, patient: bool) -> Option<(LeaderView, broadcast::Receiver<LeaderView>)> {
         let fresh = self.seen().begun + 1;
         self.wanted.notify_one();
         loop {
@@ -89,8 +91,12 @@ impl Watch {
             looked.as_mut().enable();
             {
                 let seen = self.seen();
-                if let (true, Some(view)) = (seen.done >= fresh, &seen.view) {
-                    return (view.clone(), self.changes.subscribe());
+                match &seen.view {
+                    Some(view) if seen.done >= fresh => {
+                        return Some((view.clone(), self.changes.subscribe()));
+                    }
+                    _ if seen.ended >= fresh && !patient => return None,
+                    _ => {}
                 }
             }
             looked.await;
@@ -103,8 +109,14 @@ impl Watch {
         seen.begun
     }
 
+    fn failed(&self, look: u64) {
+        self.seen().ended = look;
+        self.looked.notify_waiters();
+    }
+
     fn saw(&self, look: u64, view: LeaderView) {
         let mut seen = self.seen();
+        seen.ended = look;
         let changed = seen.view.as_ref().is_none_or(|before| before.revision != view.revision);
         seen.done = look;
         seen.view = Some(view.clone());
@@ -151,7 +163,10 @@ impl Service {
                     }
                     watch.saw(look, LeaderView::new(seen));
                 }
-                Err(_) => pause = OUTAGE_POLL,
+                Err(_) => {
+                    watch.failed(look);
+                    pause = OUTAGE_POLL;
+                }
             }
             // Not kept alive while it waits: without observers the watch ends.
             let wanted = Arc::clone(&watch.wanted);
@@ -187,7 +202,9 @@ impl Service {
         }
         let watch = self.watch(name);
         let changed = async {
-            let (view, mut changes) = watch.follow().await;
+            let Some((view, mut changes)) = watch.follow(true).await else {
+                return Err(unavailable(self.engine.tally()));
+            };
             if view.revision != after {
                 return Ok(view);
             }
@@ -222,14 +239,12 @@ impl Service {
         async_stream::stream! {
             let watch = service.watch(&name);
             // Whoever begins to observe without a quorum is told so; who did before waits for one.
-            let follow = async {
-                service.inspect(&service.engine.keys().election(&name)).await?;
-                Ok(watch.follow().await)
-            };
             let followed = tokio::select! {
                 biased;
                 () = service.rooms.closing() => Err(ServiceError::ShuttingDown),
-                followed = follow => followed,
+                followed = watch.follow(false) => {
+                    followed.ok_or_else(|| unavailable(service.engine.tally()))
+                }
             };
             let (present, mut changes) = match followed {
                 Ok(followed) => followed,

@@ -295,11 +295,14 @@ async fn many_observers_of_one_election_share_one_watch() {
     };
     let mut observers = vec![observe(&api, &name).await];
     observers[0].next().await;
+    let before = scripts();
     for _ in 0..299 {
         let mut observer = observe(&api, &name).await;
         observer.next().await;
         observers.push(observer);
     }
+    let cost = scripts() - before;
+    assert!(cost < 299 * 3 * 3 / 2, "{cost} scripts for 299 who come, each of whom takes one look at 3 nodes");
     let subscribers: Vec<u64> = cluster
         .nodes
         .iter()
