@@ -5,6 +5,7 @@
 //! boxed a second time.
 
 use std::future::Future;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -180,7 +181,7 @@ impl Future for Answering {
 }
 
 impl Answering {
-    fn finish(&self, response: Result<Response, Problem>) -> Response {
+    fn finish(&mut self, response: Result<Response, Problem>) -> Response {
         let mut problem = None;
         let mut response = match response {
             Ok(response) if response.status().is_client_error() || response.status().is_server_error() => {
@@ -192,7 +193,6 @@ impl Answering {
             Ok(response) => response,
             Err(told) => problem.insert(told).render(self.id()),
         };
-        response.headers_mut().insert(REQUEST_ID, self.id.clone());
         let status = response.status();
         let took = self.started.elapsed();
         if took > BELATED_AFTER {
@@ -208,6 +208,8 @@ impl Answering {
             span.end(status.as_u16(), code);
         }
         self.log(status, took, code);
+        let id = mem::replace(&mut self.id, HeaderValue::from_static("-"));
+        response.headers_mut().insert(REQUEST_ID, id);
         response
     }
 

@@ -302,7 +302,10 @@ async fn many_observers_of_one_election_share_one_watch() {
         observers.push(observer);
     }
     let cost = scripts() - before;
-    assert!(cost < 299 * 3 * 3 / 2, "{cost} scripts for 299 who come, each of whom takes one look at 3 nodes");
+    assert!(
+        cost < 299 * 3 * 3 / 2,
+        "{cost} scripts for 299 who come, each of whom takes one look at 3 nodes"
+    );
     let subscribers: Vec<u64> = cluster
         .nodes
         .iter()
