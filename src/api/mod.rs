@@ -189,7 +189,9 @@ use handlers;
 fn method_of((_, paths, _): &UtoipaMethodRouter<Shared>) -> Method {
     match paths.paths.values().next() {
         Some(PathItem { get: Some(_), .. }) => Method::GET,
+        Some(PathItem { put: Some(_), .. }) => Method::PUT,
         Some(PathItem { delete: Some(_), .. }) => Method::DELETE,
+        Some(PathItem { patch: Some(_), .. }) => Method::PATCH,
         _ => Method::POST,
     }
 }
