@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, BodyDataStream, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, Request};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use bytes::BytesMut;
@@ -177,7 +177,11 @@ async fn read_body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<
     let announced = body.size_hint().lower();
     let mut chunks = body.into_data_stream();
     if announced > bytes_max as u64 {
-        return Err(too_large(chunks, announced, bytes_max).await);
+        return Err(match headers.get(EXPECT) {
+            // Waits for a word before it sends any.
+            Some(_) => Problem::payload_too_large(bytes_max),
+            None => too_large(chunks, announced, bytes_max).await,
+        });
     }
     let mut first = Bytes::new();
     let mut more = BytesMut::new();

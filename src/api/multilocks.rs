@@ -186,7 +186,7 @@ pub(super) async fn acquire_multilock(
 
 /// Extend a lease of several locks.
 ///
-/// Sets the remaining time of all of them to `ttl_ms`, never adds. If one is lost, the lease is lost.
+/// Sets the remaining time of all of them to `ttl_ms`, never adds. If one is lost, the lease is lost, and the others are released; so it is when a name is given that the lease does not cover.
 #[utoipa::path(
     post,
     path = "/v1/multilocks/extend",

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -159,6 +160,12 @@ impl Running {
         }
         // Without the lease nothing of the command may go on, children included.
         while self.own_group && killpg(self.pid, None) != Err(Errno::ESRCH) {
+            // As the first process of a container we inherit what lost its parent, and who has ended
+            // counts until somebody has waited for it.
+            let group = Pid::from_raw(-self.pid.as_raw());
+            while let Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) =
+                waitpid(group, Some(WaitPidFlag::WNOHANG))
+            {}
             if Instant::now() >= deadline {
                 let _ = killpg(self.pid, Signal::SIGKILL);
                 break;
@@ -244,6 +251,21 @@ mod tests {
     }
 
     /// A zombie that nobody has waited for yet does not count.
+    #[tokio::test]
+    async fn what_ended_without_a_parent_is_not_waited_for() {
+        // Then orphans come to us, as they come to the first process of a container.
+        nix::sys::prctl::set_child_subreaper(true).unwrap();
+        let ready = tempfile::NamedTempFile::new().unwrap();
+        let script = format!("sleep 60 & trap 'exit 0' TERM; echo > {}; wait", ready.path().display());
+        let mut signals = Signals::new().unwrap();
+        let running = Running::start(&shell(&script), &[]).unwrap();
+        while ready.as_file().metadata().unwrap().len() == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let ended = running.end(Duration::from_secs(3600), &mut signals);
+        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it has ended");
+    }
+
     fn is_alive(pid: Pid) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         !stat.is_empty() && !stat.contains(") Z")

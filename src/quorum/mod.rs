@@ -671,7 +671,8 @@ impl Engine {
         let command = calls::extend(scope, id, *token, renewal, data, claim);
         let started = self.clock.now();
         let mut votes = self.poll(&Arc::new(command)).await;
-        let nodes = votes.count.nodes();
+        // Who says no says that it does not hold this lease, and not that it holds another.
+        let nodes = Nodes { held: 0, ..votes.count.nodes() };
         match (votes.count.extension_verdict(), votes.stored.take()) {
             (Verdict::Carried, Some(stored)) => {
                 let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));

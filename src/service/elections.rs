@@ -75,10 +75,6 @@ impl Watch {
         self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn current(&self) -> Option<LeaderView> {
-        self.seen().view.clone()
-    }
-
     /// The present state, by a look that begins after this call, with all changes after it,
     /// none missing in between: who comes now must not be shown the past. Where the first such look
     /// fails, `None`, or to the `patient` the next that does not.
@@ -221,10 +217,8 @@ impl Service {
             () = self.rooms.closing() => Err(ServiceError::ShuttingDown),
             view = tokio::time::timeout_at(deadline, changed) => match view {
                 Ok(view) => view,
-                Err(_) => match watch.current() {
-                    Some(view) => Ok(view),
-                    None => Err(unavailable(self.engine.tally())),
-                },
+                // As it is now, and where no quorum says so, not at all.
+                Err(_) => self.inspect(&key).await.map(LeaderView::new),
             },
         }
     }

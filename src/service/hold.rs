@@ -91,7 +91,6 @@ impl Service {
             let handle = lease.handle;
             let (primitive, token) = (held.primitive(), handle.token);
             let mut ended = Ended { service: service.clone(), primitive, token, counts: true };
-            let mut nodes = lease.nodes;
             let mut ttl_ms = lease.ttl_ms;
             let mut valid_until = lease.valid_until;
             let mut next = service.engine.clock().now() + Duration::from_millis(ttl_ms / 3);
@@ -112,7 +111,6 @@ impl Service {
                 let renewal = Box::pin(service.renew(&held, handle, Renewal::Own, None));
                 match tokio::time::timeout_at(valid_until, renewal).await {
                     Ok(Ok(lease)) => {
-                        nodes = lease.nodes;
                         ttl_ms = lease.ttl_ms;
                         valid_until = lease.valid_until;
                         next = service.engine.clock().now() + Duration::from_millis(ttl_ms / 3);
@@ -131,7 +129,7 @@ impl Service {
                     }
                     Ok(Err(_)) | Err(_) => {
                         ended.counts = false;
-                        yield HoldEvent::Lost { nodes };
+                        yield HoldEvent::Lost { nodes: service.engine.tally() };
                         return;
                     }
                 }

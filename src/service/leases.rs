@@ -4,9 +4,11 @@
 //! records a lease covers ([`Target::scope`]) and, for a semaphore, that slots are
 //! chosen anew for each round.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::semaphores::NoSlots;
@@ -15,7 +17,7 @@ use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
     retry_after,
 };
-use crate::domain::{LeaseHandle, LeaseId, Name, Token};
+use crate::domain::{LeaseHandle, LeaseId, Name, RequestId, Token};
 use crate::node::calls::{Ask, Claim, Holding, Keys, Renewal, Scope};
 use crate::quorum::tally::quorum_of;
 use crate::quorum::{Extension, Order, Refusal, Round, Won};
@@ -75,6 +77,23 @@ pub(crate) fn room_key(scope: &Scope) -> Arc<str> {
     }
 }
 
+/// The request id as it is stored. Of several records it says of which: the same id for another set of
+/// names, or for one of them, is another request, whose lease is not this one's to take over or undo.
+fn request_of<'a>(request: &'a RequestId, scope: &Scope) -> Cow<'a, str> {
+    let mut keys = match scope.channels() {
+        [_] => return request.as_str().into(),
+        many => many.to_vec(),
+    };
+    keys.sort_unstable();
+    let mut hash = Sha256::new();
+    for key in keys {
+        hash.update(key.as_bytes());
+        hash.update([0]);
+    }
+    // A slash is in no request id.
+    format!("{}/{}", request.as_str(), hex::encode(&hash.finalize()[..16])).into()
+}
+
 /// FNV-1a, the same on every API server: all of them ask the same primary first.
 fn primary_of(room: &str) -> u64 {
     room.bytes()
@@ -113,6 +132,8 @@ struct Contender<'a> {
     options: &'a AcquireOptions,
     scope: Scope,
     room: Arc<str>,
+    /// As the nodes know it.
+    request: Option<Cow<'a, str>>,
     started: Instant,
     deadline: Instant,
     attempts: u32,
@@ -140,6 +161,7 @@ impl Service {
             target,
             options,
             room: room_key(&scope),
+            request: options.request.as_ref().map(|request| request_of(request, &scope)),
             scope,
             started,
             deadline: started + Duration::from_millis(options.wait_ms),
@@ -457,7 +479,7 @@ impl Contender<'_> {
                 scope: &self.scope,
                 slots: &self.slots,
                 ttl_ms: self.options.ttl_ms,
-                request: self.options.request.as_ref().map(|request| request.as_str()),
+                request: self.request.as_deref(),
                 data: &data,
                 look_only: look_only || full.is_some(),
             };

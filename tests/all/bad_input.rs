@@ -401,6 +401,12 @@ async fn a_body_beyond_64_kib_is_too_large_however_it_is_sent() {
     );
     connection.send(head.as_bytes()).await.unwrap();
     connection.answer().await.unwrap().problem(413, "payload_too_large");
+    // Who asks before it sends is told at once, and not to go on.
+    let mut connection = api.connect().await.unwrap();
+    let head = head.replace("999999999999\r\n", "65537\r\nexpect: 100-continue\r\n");
+    connection.send(head.as_bytes()).await.unwrap();
+    let answer = connection.piece().await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     deployment.check().await;
 }
 

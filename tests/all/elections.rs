@@ -280,6 +280,22 @@ async fn whoever_begins_to_observe_without_a_quorum_is_told_so() {
 }
 
 #[tokio::test]
+async fn a_long_poll_that_ends_without_a_quorum_says_so_and_not_what_was() {
+    let mut cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let leadership = campaign(&api, "e", "a").await.ok();
+    // Keeps what it saw in memory.
+    let mut observer = observe(&api, "e").await;
+    assert_eq!(observer.expect("leader").await["term"], leadership["term"]);
+    cluster.nodes[0].kill();
+    cluster.nodes[1].kill();
+    let path = "/v1/elections/e?after=vacant&wait_ms=300";
+    eventually("no quorum", || async { api.get("/v1/elections/e").await.status == 503 }).await;
+    api.get(path).await.problem(503, "quorum_unavailable");
+}
+
+#[tokio::test]
 async fn many_observers_of_one_election_share_one_watch() {
     crate::support::allow_open_files(4_000);
     let cluster = Cluster::new(3);

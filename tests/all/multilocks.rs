@@ -133,6 +133,37 @@ async fn a_retry_of_a_multilock_gets_the_same_lease() {
 }
 
 #[tokio::test]
+async fn a_request_id_stands_for_one_set_of_names() {
+    let shared = Shared::nodes(3);
+    let (api, names) = (shared.api(), names("request", "abcd"));
+    let body = json!({"request_id": unique("request-id")});
+    let single = api.acquire(&names[0], body.clone()).await.ok();
+    let pair = call(&api, "acquire", &names[1..3], body.clone()).await.ok();
+    api.acquire(&names[3], json!({})).await.ok();
+    // Over the single lock, over a part of the pair, and each with one that somebody else holds.
+    for others in [[0, 1], [2, 0], [0, 3], [3, 2], [2, 3]] {
+        let others = others.map(|at| names[at].clone());
+        call(&shared.other_api(), "acquire", &others, body.clone()).await.problem(409, "lock_held");
+    }
+    let extended = call(&api, "extend", &names[1..3], json!({"lease_id": secret(&pair)})).await.ok();
+    assert_eq!(extended["fencing_tokens"], pair["fencing_tokens"]);
+    assert_eq!(api.release(&names[0], &single).await.ok(), json!({"released": true}));
+}
+
+#[tokio::test]
+async fn a_release_with_a_wrong_name_tells_that_something_was_released() {
+    let api = Shared::nodes(3).api();
+    let names = names("wrong", "abcd");
+    let lease = call(&api, "acquire", &names[..3], json!({})).await.ok();
+    let body = json!({"lease_id": secret(&lease)});
+    assert_eq!(call(&api, "release", &names[1..], body.clone()).await.ok(), json!({"released": true}));
+    assert_eq!(call(&api, "release", &names[1..], body.clone()).await.ok(), json!({"released": false}));
+    // None of the nodes holds another lease.
+    let lost = call(&api, "extend", &names[..3], body).await.problem(409, "lease_lost");
+    assert_eq!((&lost["nodes"]["held"], &lost["nodes"]["granted"]), (&json!(0), &json!(0)));
+}
+
+#[tokio::test]
 async fn a_multilock_waits_for_all_of_its_locks() {
     let shared = Shared::nodes(3);
     let api = shared.api();

@@ -10,7 +10,7 @@
 --         made under, 0 = by the request itself; or '-'. A retry that has taken the lease over
 --         since keeps it (§1.9)
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
--- Reply 1 it was held; {1, n} the same, and n > 1 listen; 0 it was not (any more)
+-- Reply 1 it was held, or a part of it; {1, n} the same, and n > 1 listen; 0 it was not (any more)
 
 if op == 82 then
   local mine, tell, claim = sub(text, 2, 33), byte(text, 34) ~= 48, m > 0 and ARGV[a] or '-'
@@ -78,6 +78,6 @@ if op == 82 then
     tombstones = ARGV[4] .. 'undone'
     if call('PTTL', tombstones) < TOMBSTONE then store(tombstones, '', TOMBSTONE) end
   end
-  return held > 0 and held == all and 1 or 0
+  return held > 0 and 1 or 0
 end
 
