@@ -326,7 +326,7 @@ impl Contender<'_> {
                 None => unavailable(self.service.engine.tally()),
             });
         }
-        if let Some(until) = ticket.board().take_taken_until()
+        if let Some(until) = ticket.board().take_taken_until(self.request.as_deref())
             && let Some(subscription) = ticket.board().subscription()
         {
             self.pause(ticket, Some(&subscription), Some(until)).await?;
@@ -357,7 +357,7 @@ impl Contender<'_> {
                         if let Some(subscription) = &subscription {
                             subscription.bell().answered();
                         }
-                        ticket.board().taken_until(granted.lease.valid_until);
+                        ticket.board().taken_until(granted.lease.valid_until, self.request.as_deref());
                     }
                     return Ok(*granted);
                 }

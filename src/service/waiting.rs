@@ -46,8 +46,14 @@ pub(crate) struct NoticeBoard {
 struct Notices {
     subscription: Option<Arc<Subscription>>,
     last: Option<Arc<Refusal>>,
-    taken_until: Option<Instant>,
+    taken: Option<Taken>,
     split: bool,
+}
+
+/// Until when, and by which request.
+struct Taken {
+    until: Instant,
+    request: Option<Box<str>>,
 }
 
 struct Seat {
@@ -237,13 +243,15 @@ impl NoticeBoard {
     }
 
     /// A contender of this room got it: who comes next need not ask before then, or a hint.
-    pub(crate) fn taken_until(&self, until: Instant) {
-        lock(&self.notices).taken_until = Some(until);
+    pub(crate) fn taken_until(&self, until: Instant, request: Option<&str>) {
+        lock(&self.notices).taken = Some(Taken { until, request: request.map(Into::into) });
     }
 
-    /// Until when it was taken, as far as known; told once.
-    pub(crate) fn take_taken_until(&self) -> Option<Instant> {
-        lock(&self.notices).taken_until.take()
+    /// Until when it was taken from `request`, as far as known; told once. Nothing was taken from the
+    /// same request come twice: its lease is there for it.
+    pub(crate) fn take_taken_until(&self, request: Option<&str>) -> Option<Instant> {
+        let taken = lock(&self.notices).taken.take()?;
+        (request.is_none() || taken.request.as_deref() != request).then_some(taken.until)
     }
 
     /// A vote was split: others contend too.

@@ -55,6 +55,30 @@ async fn a_waiter_gets_the_lock_when_it_is_released_at_the_same_or_another_serve
     }
 }
 
+/// As a proxy does that asks once more before it gave up.
+#[tokio::test]
+async fn the_same_request_waiting_twice_gets_its_lease_twice_and_at_once() {
+    let shared = Shared::nodes(3);
+    let api = shared.api();
+    let mut lags = Vec::new();
+    for _ in 0..5 {
+        let name = unique("twice");
+        let lease = api.acquire(&name, json!({})).await.ok();
+        let body = json!({"wait_ms": 60_000, "request_id": unique("request-id")});
+        let first = wait(&api, &name, body.clone());
+        eventually("one waits", || async { waiters(&api, &name).await == 1 }).await;
+        let second = wait(&api, &name, body);
+        eventually("both wait", || async { waiters(&api, &name).await == 2 }).await;
+        api.release(&name, &lease).await.ok();
+        let first = first.await.unwrap().ok();
+        let began = Instant::now();
+        assert_eq!(secret(&second.await.unwrap().ok()), secret(&first));
+        lags.push(began.elapsed());
+    }
+    // It used to be found by the look that is taken every two seconds.
+    assert!(lags.iter().any(|lag| *lag < Duration::from_secs(1)), "{lags:?}");
+}
+
 #[tokio::test]
 async fn waiters_are_served_in_order_of_arrival() {
     let shared = Shared::nodes(3);
