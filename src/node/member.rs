@@ -187,6 +187,13 @@ impl Member {
             // otherwise, and may have been granted there what is released here.
             if let Gate::Shut(why @ (NodeError::Down | NodeError::Refused(_))) = &**self.gate.load() {
                 self.owe(Arc::clone(command));
+                // A node that is only slow may have the acquire before it, on the same connection: there
+                // an undo goes behind that at once. It stays owed all the same, since what this says
+                // comes too early to be the last word.
+                if command.settle.is_some_and(|settle| settle.undo) && matches!(why, NodeError::Down) {
+                    let reply = ReplyTo::new(Arc::clone(command), None, now, None);
+                    self.node.submit(Call { command: Arc::clone(command), marker: None, reply });
+                }
                 return abstain(to, why);
             }
         }

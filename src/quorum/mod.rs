@@ -162,8 +162,9 @@ pub struct Grant {
     /// Where it has a request id: who it was granted to, so that a retry which takes it over
     /// keeps it (§1.9).
     claim: Option<Claim>,
-    /// A quorum granted it, so that others may be waiting for it.
-    won: bool,
+    /// The round was refused: then its undo is told nobody, or it would wake the contender that lost
+    /// it. Otherwise others may have been refused because of it, and wait for it.
+    lost: bool,
     armed: bool,
 }
 
@@ -172,7 +173,7 @@ impl Grant {
     fn earlier(engine: Arc<Engine>, scope: Scope, lease: LeaseId, claim: Claim) -> Self {
         let settle_until = engine.settle_until(engine.options.max_ttl_ms);
         let claim = Some(claim);
-        Self { engine, scope, lease, nodes: u64::MAX, settle_until, claim, won: true, armed: false }
+        Self { engine, scope, lease, nodes: u64::MAX, settle_until, claim, lost: false, armed: false }
     }
 
     /// From now on, dropping it undoes it.
@@ -188,21 +189,22 @@ impl Grant {
     /// Undoes a lost round: at once where the lease was granted, and at a straggler only once
     /// it turns out to have granted it too; mostly it refuses like the others.
     fn settle(mut self, ballot: Ballot, mut votes: GrantVotes) {
+        self.lost = true;
         if ballot.is_empty() {
             return;
         }
         let pending = ballot.pending();
         let known = self.nodes & !pending;
         if known != 0 {
-            self.undo(known, false);
+            self.undo(known);
         }
         self.nodes = pending;
         let engine = Arc::clone(&self.engine);
         engine.take_late(ballot, move |i, answer| votes.take(i, answer, &mut self));
     }
 
-    fn undo(&self, nodes: u64, tell: bool) {
-        let tell = if tell { Tell::Everybody } else { Tell::Nobody };
+    fn undo(&self, nodes: u64) {
+        let tell = if self.lost { Tell::Nobody } else { Tell::Everybody };
         self.engine.undo(&self.scope, &self.lease, nodes, self.settle_until, tell, self.claim);
     }
 
@@ -217,7 +219,7 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if self.armed && self.nodes != 0 {
-            self.undo(self.nodes, self.won);
+            self.undo(self.nodes);
         }
     }
 }
@@ -500,7 +502,7 @@ impl Engine {
             nodes: 0,
             settle_until: self.settle_until(ask.ttl_ms),
             claim: ask.request.is_some().then_some(Claim::FIRST),
-            won: false,
+            lost: false,
             armed: true,
         };
         let mut votes = GrantVotes::new(self.total(), proposed);
@@ -509,7 +511,10 @@ impl Engine {
             Order::PrimaryFirst(primary) => {
                 match Box::pin(self.ask_primary(&command, primary, &mut grant, &mut votes)).await {
                     Ok(asked) => (Ballot::new(1), asked),
-                    Err(refusal) => return Round::Refused(refusal),
+                    Err(refusal) => {
+                        grant.lost = true;
+                        return Round::Refused(refusal);
+                    }
                 }
             }
         };
@@ -560,7 +565,6 @@ impl Engine {
         let Some(left_ms) = validity_ms(ask.ttl_ms, elapsed_ms) else {
             return Round::NoQuorum(votes.count.nodes());
         };
-        grant.won = true;
         let nodes = votes.count.nodes();
         if ask.request.is_some() {
             self.undo_remains(ask.scope, votes, ballot);

@@ -316,7 +316,7 @@ struct Handler {
 }
 
 impl Handler {
-    async fn answer(self, request: Request<Incoming>) -> Result<Response<Counted>, std::convert::Infallible> {
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Counted>, ClientLeft> {
         let Self { hub, conn } = self;
         let flight = Flight::begin(&hub, &conn);
         let old_http = request.version() < Version::HTTP_2;
@@ -339,9 +339,7 @@ impl Handler {
         // To find out with the next sweep would be late for a lease that has just been granted: with the
         // body, unread, that goes too (PROTOCOL.md §1.5).
         if old_http && response.extensions().get::<Belated>().is_some() && conn.has_left() {
-            response = Response::default();
-            conn.thrown_out.store(true, Ordering::Relaxed);
-            conn.called.notify_one();
+            return Err(ClientLeft);
         }
         if old_http && hub.draining.load(Ordering::Relaxed) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -349,6 +347,12 @@ impl Handler {
         Ok(response.map(|body| Counted { body, rest: Bytes::new(), _flight: flight }))
     }
 }
+
+/// Closes the connection, with nothing written: one that has only closed its half must not be told
+/// of a lease that is taken back.
+#[derive(Debug, thiserror::Error)]
+#[error("the client left before it was answered")]
+struct ClientLeft;
 
 /// Probes and scrapes are answered under any load: a server that is busy must not be
 /// taken for a dead one.

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Api, Cluster, PATIENCE, eventually, secret, unique};
+use crate::support::proxy::Proxy;
+use crate::support::{Api, Cluster, PATIENCE, Server, eventually, secret, unique};
 
 /// What the client had read when the connection was over.
 async fn leave_after(api: &Api, request: &[u8], pause: Duration) -> Vec<u8> {
@@ -281,4 +282,61 @@ async fn a_client_that_sent_more_before_it_left_is_missed_all_the_same() {
     let again = taken_again(&api, &held).await;
     println!("a holder that had sent one more request was missed after {again:?}");
     assert!(again < Duration::from_secs(20), "{again:?}");
+}
+
+#[tokio::test]
+async fn what_nodes_granted_that_answer_too_late_is_undone_before_they_answer_in_time_again() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let slow = Server::start(&options);
+    slow.all_voting().await;
+    let other = cluster.server(&[]).await;
+    // The nodes hear all and do all.
+    proxies.iter().for_each(Proxy::mute_answers);
+    let name = unique("late");
+    let refused = slow.api().acquire(&name, json!({"ttl_ms": 300_000})).await;
+    refused.problem(503, "quorum_unavailable");
+    other.api().acquire(&name, json!({"wait_ms": 60_000})).await.ok();
+}
+
+#[tokio::test]
+async fn who_waits_elsewhere_hears_of_a_contender_that_left_in_the_middle_of_its_round() {
+    const DELAY: Duration = Duration::from_millis(500);
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let slow = Server::start(&options.with(&["--node-timeout", "20s"]));
+    slow.all_voting().await;
+    let (slow, other) = (slow.api(), cluster.server(&[]).await);
+    let api = other.api();
+    let looks = || api.metric("quorate_node_requests_total{node=\"n1\",op=\"acquire\",outcome=\"refused\"}");
+    let mut lags = Vec::new();
+    for _ in 0..10 {
+        let name = unique("contender");
+        let looked = looks().await;
+        proxies.iter().for_each(|proxy| proxy.delay(DELAY));
+        let contender = tokio::spawn({
+            let (slow, name) = (slow.clone(), name.clone());
+            async move { slow.acquire(&name, json!({})).await }
+        });
+        eventually("it is granted", || async { !cluster.leases(&name).is_empty() }).await;
+        let waiter = tokio::spawn({
+            let (api, name) = (api.clone(), name.clone());
+            async move { api.acquire(&name, json!({"wait_ms": 60_000})).await }
+        });
+        // Once before it listens, and once after.
+        eventually("one has looked twice", || async { looks().await >= looked + 2.0 }).await;
+        let left = Instant::now();
+        contender.abort();
+        // The answer was there first, and the lock is held.
+        let was_late = contender.await.is_ok();
+        proxies.iter().for_each(Proxy::heal);
+        if was_late {
+            waiter.abort();
+            continue;
+        }
+        waiter.await.unwrap().ok();
+        lags.push(left.elapsed());
+    }
+    // It used to be found by the look that is taken every two seconds.
+    assert!(lags.iter().any(|lag| *lag < Duration::from_secs(1)), "{lags:?}");
 }
