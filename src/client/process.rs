@@ -250,7 +250,6 @@ mod tests {
         panic!("the command's child is still there");
     }
 
-    /// A zombie that nobody has waited for yet does not count.
     #[tokio::test]
     async fn what_ended_without_a_parent_is_not_waited_for() {
         // Then orphans come to us, as they come to the first process of a container.
@@ -266,6 +265,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it has ended");
     }
 
+    /// A zombie that nobody has waited for yet does not count.
     fn is_alive(pid: Pid) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         !stat.is_empty() && !stat.contains(") Z")

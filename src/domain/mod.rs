@@ -16,6 +16,8 @@ pub use name::Name;
 pub use primitive::{Nodes, Primitive};
 pub use ttl::{drift_ms, validity_ms};
 
+use sha2::{Digest as _, Sha256};
+
 /// Why a value from outside was refused: one sentence, fit to be shown to the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -25,6 +27,18 @@ impl Invalid {
     pub(crate) const fn new(why: &'static str) -> Self {
         Self(std::borrow::Cow::Borrowed(why))
     }
+}
+
+/// A digest of these texts that depends neither on their order nor on who computes it.
+pub(crate) fn digest_of_set<'a>(texts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
+    let mut texts: Vec<&str> = texts.into_iter().collect();
+    texts.sort_unstable();
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update(text);
+        hash.update([0]);
+    }
+    hash.finalize().into()
 }
 
 /// Letters of names and request ids: no escaping in a URL, none in a Redis key.

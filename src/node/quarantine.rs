@@ -13,11 +13,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::Identity;
-use crate::domain::drift_ms;
+use crate::domain::{digest_of_set, drift_ms};
 
 /// The content of a marker key: `1 RUN_ID DEPLOYMENT N MAX_TTL_MS`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,14 +55,7 @@ impl FromStr for MarkerText {
 /// The id of a deployment that is founded on these processes: the same whoever
 /// computes it, in whatever order and by whatever addresses it knows them.
 pub fn deployment_id<'a>(run_ids: impl IntoIterator<Item = &'a str>) -> String {
-    let mut run_ids: Vec<&str> = run_ids.into_iter().collect();
-    run_ids.sort_unstable();
-    let mut hash = Sha256::new();
-    for run_id in run_ids {
-        hash.update(run_id);
-        hash.update([0]);
-    }
-    hex::encode(&hash.finalize()[..8])
+    hex::encode(&digest_of_set(run_ids)[..8])
 }
 
 /// What is left at a blank node in the place of its marker, each time another text: a node that

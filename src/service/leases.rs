@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::semaphores::NoSlots;
@@ -17,7 +16,7 @@ use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
     retry_after,
 };
-use crate::domain::{LeaseHandle, LeaseId, Name, RequestId, Token};
+use crate::domain::{LeaseHandle, LeaseId, Name, RequestId, Token, digest_of_set};
 use crate::node::calls::{Ask, Claim, Holding, Keys, Renewal, Scope};
 use crate::quorum::tally::quorum_of;
 use crate::quorum::{Extension, Order, Refusal, Round, Won};
@@ -80,18 +79,14 @@ pub(crate) fn room_key(scope: &Scope) -> Arc<str> {
 /// The request id as it is stored. Of several records it says of which: the same id for another set of
 /// names, or for one of them, is another request, whose lease is not this one's to take over or undo.
 fn request_of<'a>(request: &'a RequestId, scope: &Scope) -> Cow<'a, str> {
-    let mut keys = match scope.channels() {
-        [_] => return request.as_str().into(),
-        many => many.to_vec(),
-    };
-    keys.sort_unstable();
-    let mut hash = Sha256::new();
-    for key in keys {
-        hash.update(key.as_bytes());
-        hash.update([0]);
+    match scope.channels() {
+        [_] => request.as_str().into(),
+        many => {
+            let set = digest_of_set(many.iter().map(|key| &**key));
+            // A slash is in no request id.
+            format!("{}/{}", request.as_str(), hex::encode(&set[..16])).into()
+        }
     }
-    // A slash is in no request id.
-    format!("{}/{}", request.as_str(), hex::encode(&hash.finalize()[..16])).into()
 }
 
 /// FNV-1a, the same on every API server: all of them ask the same primary first.

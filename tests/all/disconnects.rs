@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::proxy::Proxy;
-use crate::support::{Api, Cluster, PATIENCE, Server, eventually, secret, unique};
+use crate::support::{Api, Cluster, PATIENCE, Server, eventually, number, secret, unique};
 
 /// What the client had read when the connection was over.
 async fn leave_after(api: &Api, request: &[u8], pause: Duration) -> Vec<u8> {
@@ -140,7 +140,7 @@ async fn a_client_that_leaves_while_it_waits_lets_the_next_one_in() {
         again.push(released.elapsed());
         assert!(!secret(&lease).is_empty());
         api.release(&name, &lease).await.ok();
-        assert_eq!(crate::support::number(&api.lock(&name).await, "waiters"), 0, "round {round}");
+        assert_eq!(number(&api.lock(&name).await, "waiters"), 0, "round {round}");
     }
     report("waiting", again, answered);
     eventually("nothing is left", || async { cluster.leases("waiter").is_empty() }).await;
@@ -195,9 +195,7 @@ async fn clients_that_break_off_abruptly_leave_nothing_behind() {
                 .unwrap();
             waiters.push(stream);
         }
-        let waiting = || async {
-            crate::support::number(&api.get(&format!("/v1/{kind}/{name}")).await.ok(), "waiters")
-        };
+        let waiting = || async { number(&api.get(&format!("/v1/{kind}/{name}")).await.ok(), "waiters") };
         eventually("all wait", || async { waiting().await == 30 }).await;
         for stream in waiters {
             stream.set_zero_linger().unwrap();
@@ -263,7 +261,7 @@ async fn a_client_that_sent_more_before_it_left_is_missed_all_the_same() {
         }
         let mut stream = TcpStream::connect(api.address()).await.unwrap();
         stream.write_all(&bytes).await.unwrap();
-        let waiters = || async { crate::support::number(&api.lock(&waiting).await, "waiters") };
+        let waiters = || async { number(&api.lock(&waiting).await, "waiters") };
         eventually("it waits", || async { waiters().await == 1 }).await;
         let since = Instant::now();
         drop(stream);
@@ -282,6 +280,34 @@ async fn a_client_that_sent_more_before_it_left_is_missed_all_the_same() {
     let again = taken_again(&api, &held).await;
     println!("a holder that had sent one more request was missed after {again:?}");
     assert!(again < Duration::from_secs(20), "{again:?}");
+}
+
+/// It may read on. But what it left behind a second request is only seen when its answer is due.
+#[tokio::test]
+async fn whoever_closed_its_half_is_not_told_of_a_lease_that_is_taken_back() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let headers = [("content-type", "application/json")];
+    for _ in 0..5 {
+        let name = unique("half");
+        let lease = api.acquire(&name, json!({})).await.ok();
+        let body = json!({"ttl_ms": 300_000, "wait_ms": 60_000}).to_string();
+        let mut bytes = api.request("POST", &format!("/v1/locks/{name}/acquire"), &headers, body.as_bytes());
+        bytes.extend_from_slice(&api.request("GET", "/livez", &[], b""));
+        let mut stream = TcpStream::connect(api.address()).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        eventually("it waits", || async { number(&api.lock(&name).await, "waiters") == 1 }).await;
+        stream.shutdown().await.unwrap();
+        // Whoever did not wait is answered without another look.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        api.release(&name, &lease).await.ok();
+        let mut read = Vec::new();
+        // The server may reset what it has not read.
+        let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut read)).await.expect("an end");
+        let told = String::from_utf8_lossy(&read);
+        assert!(!told.starts_with("HTTP/1.1 200 ") || told.contains("lease_id"), "{told}");
+    }
 }
 
 #[tokio::test]
