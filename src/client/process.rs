@@ -255,7 +255,7 @@ mod tests {
         // Then orphans come to us, as they come to the first process of a container.
         nix::sys::prctl::set_child_subreaper(true).unwrap();
         let ready = tempfile::NamedTempFile::new().unwrap();
-        let script = format!("sleep 60 & trap 'exit 0' TERM; echo > {}; wait", ready.path().display());
+        let script = format!("(sleep 60 &); echo > {}; sleep 60", ready.path().display());
         let mut signals = Signals::new().unwrap();
         let running = Running::start(&shell(&script), &[]).unwrap();
         while ready.as_file().metadata().unwrap().len() == 0 {

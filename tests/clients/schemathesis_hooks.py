@@ -12,11 +12,6 @@ def before_call(context, case, kwargs):
     for fields in (case.body, case.query):
         if isinstance(fields, dict):
             (spoil if negative else mend)(fields)
-            # Too long a wait or a ttl is no mistake that the document knows of, so it is none here either.
-            for name, most in (("ttl_ms", TTL_MS_MAX), ("wait_ms", WAIT_MS_MAX)):
-                # Those of a query can be strings already.
-                if str(fields.get(name)).isdecimal() and int(fields[name]) > most:
-                    fields[name] = most
 
 
 def mend(fields):
@@ -26,6 +21,12 @@ def mend(fields):
         fields.pop(name, None)
     # 1.0 is an integer to JSON Schema, and to hardly anybody else.
     fields.update({name: int(value) for name, value in fields.items() if isinstance(value, float)})
+    # Too long a wait or a ttl is no mistake that the document knows of. Only here: where it does know of it,
+    # a value that is cut down is right, and the whole request with it, unmended.
+    for name, most in (("ttl_ms", TTL_MS_MAX), ("wait_ms", WAIT_MS_MAX)):
+        # Those of a query can be strings already.
+        if str(fields.get(name)).isdecimal() and int(fields[name]) > most:
+            fields[name] = most
     # How two fields go together, and what several strings may have in all.
     if "limit" in fields and "permits" in fields:
         fields["permits"] = min(fields["permits"], fields["limit"])
