@@ -139,7 +139,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    fn ahead_us(&self) -> u64 {
+    /// How far a token may be ahead of a node's clock, µs.
+    pub fn ahead_us(&self) -> u64 {
         self.clock_bound_ms * 1000
     }
 

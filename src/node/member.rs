@@ -82,6 +82,8 @@ pub struct Member {
     baseline: Mutex<Option<ClockBaseline>>,
     /// What the times of the baseline are counted from.
     first_seen: Instant,
+    /// What the node's clock said then, µs, by the last look at it; 0 before the first.
+    first_us: AtomicU64,
     /// Smoothed time to an answer, µs; 0 = none yet.
     latency_us: AtomicU64,
     metrics: NodeMetrics,
@@ -124,6 +126,7 @@ impl Member {
             debts: Mutex::default(),
             baseline: Mutex::default(),
             first_seen,
+            first_us: AtomicU64::new(0),
             latency_us: AtomicU64::new(0),
             metrics,
             complaints,
@@ -316,6 +319,9 @@ impl Member {
         let identity = self.node.identify().await?;
         let status = Arc::new(calls::status(&self.keys));
         let answer = self.ask(&status).await?;
+        // It answered before now: rather too little than too much.
+        let since = self.clock.now().saturating_duration_since(self.first_seen).as_micros() as u64;
+        self.first_us.store(answer.node_ms.saturating_mul(1000).saturating_sub(since), Ordering::Relaxed);
         let mut marker = calls::read_marker(&answer)?;
         if marker.is_none() && running {
             let note = quarantine::note(self.clock.random_bits());
@@ -389,6 +395,17 @@ impl Member {
             self.stand(standing);
         }
         self.wake.notify_one();
+    }
+
+    /// What its clock says, µs since the epoch, as far as the last look tells. None before that.
+    pub fn clock_us(&self, now: Instant) -> Option<u64> {
+        match self.first_us.load(Ordering::Relaxed) {
+            0 => None,
+            first => {
+                let since = now.saturating_duration_since(self.first_seen).as_micros() as u64;
+                Some(first.saturating_add(since))
+            }
+        }
     }
 
     fn watch_clock(&self, sent_at: Instant, now: Instant, took: Duration, node_ms: u64) {

@@ -440,9 +440,12 @@ impl Engine {
             && self.members.iter().all(|member| member.unsettled() == 0)
     }
 
-    /// `p = max(last proposed + 1, wall clock in µs)` (§2.1).
-    fn propose(&self) -> u64 {
-        let wall = self.clock.wall_us();
+    /// `p = max(last proposed + 1, wall clock in µs)` (§2.1), where the wall clock is taken for at most the
+    /// clock bound behind the nodes'. As none is granted that is further ahead of any node of its quorum,
+    /// whatever was granted twice the bound ago is smaller, wherever it may be forgotten.
+    fn propose(&self, now: Instant) -> u64 {
+        let nodes = self.nodes_clock_us(now).unwrap_or(0);
+        let wall = self.clock.wall_us().max(nodes.saturating_sub(self.bounds.ahead_us()));
         let mut last = self.last_proposed.load(Ordering::Relaxed);
         loop {
             let next = wall.max(last + 1);
@@ -451,6 +454,15 @@ impl Engine {
                 Err(now) => last = now,
             }
         }
+    }
+
+    /// What the clocks of a quorum have reached, µs: no minority that is ahead moves it, and of any other
+    /// quorum one node at least is not beyond it. None before a quorum was seen.
+    fn nodes_clock_us(&self, now: Instant) -> Option<u64> {
+        let mut clocks: SmallVec<[u64; 5]> =
+            self.members.iter().filter_map(|member| member.clock_us(now)).collect();
+        clocks.sort_unstable_by(|a, b| b.cmp(a));
+        clocks.get(quorum_of(self.total()) - 1).copied()
     }
 
     /// A ballot of all nodes.
@@ -490,11 +502,11 @@ impl Engine {
     /// large as the largest way through it, and moves it about at the start.
     pub async fn grant(self: &Arc<Self>, ask: &Ask<'_>, order: Order) -> Round {
         let lease = LeaseId::from_bits(self.clock.random_bits());
-        let proposed = self.propose();
-        let command = calls::acquire(ask, &lease, proposed);
-        let command = Arc::new(command);
         // Counted from before the first byte is sent (§1.2).
         let started = self.clock.now();
+        let proposed = self.propose(started);
+        let command = calls::acquire(ask, &lease, proposed);
+        let command = Arc::new(command);
         let mut grant = Grant {
             engine: Arc::clone(self),
             scope: ask.scope.clone(),
@@ -885,7 +897,7 @@ impl Engine {
         let mut least = 0;
         let mut nodes = Nodes::default();
         for round in 0..ROUNDS {
-            let proposed = self.propose().max(least);
+            let proposed = self.propose(self.clock.now()).max(least);
             let command = Arc::new(calls::issue(&self.bounds, key, proposed));
             let mut ballot = self.vote(&command);
             let mut count = Count::new(self.total());

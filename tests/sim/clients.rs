@@ -83,6 +83,8 @@ pub struct Town {
     pub processes: Mutex<Vec<Process>>,
     pub clocks: Mutex<Vec<Arc<SeededClock>>>,
     pub max_ttl_ms: u64,
+    /// How far a token may be ahead of a node's clock, ms.
+    pub clock_bound_ms: u64,
     /// Answers and requests of clients may get lost; the server may not notice that they left.
     pub rough: bool,
     /// When clients stop to begin anything, ms.

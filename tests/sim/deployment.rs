@@ -35,6 +35,7 @@ struct Scene {
     /// Clocks keep to the assumptions of PROTOCOL §6.
     exclusive: bool,
     max_ttl_ms: u64,
+    clock_bound_ms: u64,
     clients: usize,
     faults: u32,
     faults_ms: u64,
@@ -57,27 +58,38 @@ impl Scene {
             17..18 => 2,
             _ => 4,
         };
+        // Of the others one in four has servers' clocks that are as wrong as can be, and nodes' that are right.
+        let lost_in_time = exclusive && rng.random_range(0..4) == 0;
         let plan = Plan {
             seed,
             nodes,
             servers: rng.random_range(1..=3),
             node_timeout_ms: rng.random_range(30..=300),
             rate_ppm_max: if exclusive { 4000 } else { 100_000 },
-            node_offset_ms_max: 10_000,
+            node_offset_ms_max: if lost_in_time { 0 } else { 10_000 },
         };
         let bounds = Bounds {
             outage_ms_max: rng.random_range(300..=2500),
             step_ahead_ms_max: if exclusive { 0 } else { 20_000 },
-            step_back_ms_max: if exclusive { 1500 } else { 20_000 },
-            // Tokens are wall clock; a node that forgot them must not meet a clock that is
-            // behind by more than it waited.
-            skew_ms_max: (max_ttl_ms / 2) as i64,
+            step_back_ms_max: match exclusive {
+                true if lost_in_time => 0,
+                true => 1500,
+                false => 20_000,
+            },
+            // Tokens are wall clock, as far as the nodes' clocks agree. A node that forgot them must not
+            // meet a clock that is behind by more than it waited.
+            skew_ms: match (max_ttl_ms / 2) as i64 {
+                half if lost_in_time => (3_600_000, half),
+                half => (half, half),
+            },
         };
         Self {
             plan,
             bounds,
             exclusive,
             max_ttl_ms,
+            // Twice that, and what clocks may drift, is less than a node abstains.
+            clock_bound_ms: if lost_in_time { max_ttl_ms * 2 / 5 } else { 60_000 },
             clients: rng.random_range(3..=6),
             faults: rng.random_range(12..=20),
             faults_ms: rng.random_range(2500..=5000),
@@ -93,7 +105,11 @@ impl Scene {
 pub async fn boot(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) {
     let clock = Arc::new(SeededClock::new(seed, START_US + town.world.ms() * 1000));
     clock.set_skew_us(skew_ms * 1000);
-    let options = EngineOptions { max_ttl_ms: town.max_ttl_ms, ..EngineOptions::default() };
+    let options = EngineOptions {
+        max_ttl_ms: town.max_ttl_ms,
+        clock_bound_ms: town.clock_bound_ms,
+        ..EngineOptions::default()
+    };
     let (life, nodes) = town.world.boot(server);
     let engine = Engine::new(nodes, Arc::clone(&clock) as Arc<dyn Clock>, options);
     let limits = WaitLimits { waiters_max: 1000, waiters_per_name_max: 100 };
@@ -153,6 +169,7 @@ async fn play(seed: u64, printed: bool) -> Outcome {
         processes: Mutex::default(),
         clocks: Mutex::default(),
         max_ttl_ms: scene.max_ttl_ms,
+        clock_bound_ms: scene.clock_bound_ms,
         rough: scene.rough,
         until_ms: AtomicU64::new(u64::MAX),
     });
@@ -160,11 +177,18 @@ async fn play(seed: u64, printed: bool) -> Outcome {
 
     let quarantine_ms = scene.max_ttl_ms + scene.max_ttl_ms / 100 + 2;
     for server in 0..scene.plan.servers {
-        let skew = rng.random_range(-scene.bounds.skew_ms_max..=scene.bounds.skew_ms_max);
+        let skew = scene.bounds.skew(&mut rng);
         boot(&town, server, rng.random(), skew).await;
         if server == 0 && scene.init {
             let engine = town.process(0).service.engine;
-            engine.initialize().await.expect("new nodes can be marked");
+            let mut marked = engine.initialize().await;
+            for _ in 0..5 {
+                // As an operator would, where a node was too slow.
+                if marked.is_err() {
+                    marked = engine.initialize().await;
+                }
+            }
+            marked.expect("new nodes can be marked");
         }
     }
     let ready = async {

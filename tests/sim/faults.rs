@@ -21,8 +21,16 @@ pub struct Bounds {
     pub step_ahead_ms_max: i64,
     /// How far it may step back, ms. Leases live longer by that much.
     pub step_back_ms_max: i64,
-    /// How wrong an API server's clock may be, ms.
-    pub skew_ms_max: i64,
+    /// How far an API server's clock may be behind and ahead, ms.
+    pub skew_ms: (i64, i64),
+}
+
+impl Bounds {
+    /// How wrong the clock of an API server is from now on, ms.
+    pub fn skew(&self, rng: &mut SmallRng) -> i64 {
+        let (behind, ahead) = self.skew_ms;
+        rng.random_range(-behind..=ahead)
+    }
 }
 
 /// Makes `count` faults until `until_ms`; says how many it made.
@@ -118,7 +126,7 @@ async fn one(town: &Arc<Town>, rng: &mut SmallRng, bounds: Bounds) {
         90..95 => {
             world.crash_server(way.server);
             let town = Arc::clone(town);
-            let (skew, seed) = (rng.random_range(-bounds.skew_ms_max..=bounds.skew_ms_max), rng.random());
+            let (skew, seed) = (bounds.skew(rng), rng.random());
             tokio::spawn(async move {
                 sleep(Duration::from_millis(outage_ms)).await;
                 // Unless the end of all faults was first.
@@ -128,7 +136,7 @@ async fn one(town: &Arc<Town>, rng: &mut SmallRng, bounds: Bounds) {
             });
         }
         _ => {
-            let skew = rng.random_range(-bounds.skew_ms_max..=bounds.skew_ms_max);
+            let skew = bounds.skew(rng);
             town.set_skew_ms(way.server, skew);
         }
     }
