@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api;
 use crate::client::run::{self, Job};
-use crate::client::{Ask, Client, Failure, ServerArgs, Target, check_name, exit, new_request_id};
+use crate::client::{Ask, Client, Failure, ServerArgs, Target, check_name, exit, new_request_id, path};
 use crate::config::{Config, ConfigError, DEFAULT_FILE, LogFormat, Role, Settings, Span};
 use crate::server;
 
@@ -93,7 +93,7 @@ struct DevArgs {
 #[derive(Debug, Args)]
 struct ServeArgs {
     /// File with settings (TOML); flags and environment come first
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", hide_env_values = true)]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", hide_env_values = true, value_parser = path())]
     config: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
@@ -531,18 +531,22 @@ fn serve(args: &ServeArgs, role: Role) -> ExitCode {
         Ok(config) => config,
         Err(cause) => return wrong(exit::USAGE, cause),
     };
-    if let Err(cause) = server::logging::start(&config) {
-        return wrong(exit::USAGE, cause);
-    }
+    let log = match server::logging::start(&config) {
+        Ok(log) => log,
+        Err(cause) => return wrong(exit::USAGE, cause),
+    };
     let log_format = config.log_format;
     let nodes = config.redis.len();
-    match server::block_on(config.threads, nodes, server::run(config, role)) {
-        Ok(Ok(code)) => code,
+    let ended = server::block_on(config.threads, nodes, server::run(config, role));
+    if let (Ok(Err(cause)), LogFormat::Json) = (&ended, log_format) {
         // Where the log is for machines, the last words are too.
-        Ok(Err(cause)) if log_format == LogFormat::Json => {
-            tracing::error!(%cause, "cannot serve");
-            ExitCode::from(1)
-        }
+        tracing::error!(%cause, "cannot serve");
+        return ExitCode::from(1);
+    }
+    // Last words come last.
+    drop(log);
+    match ended {
+        Ok(Ok(code)) => code,
         Ok(Err(cause)) => wrong(1, cause),
         Err(cause) => wrong(1, cause),
     }
@@ -553,10 +557,13 @@ fn initialize(args: &ServeArgs) -> ExitCode {
         Ok(config) => config,
         Err(cause) => return wrong(exit::USAGE, cause),
     };
-    if let Err(cause) = server::logging::start(&config) {
-        return wrong(exit::USAGE, cause);
-    }
-    match server::block_on(1, 0, server::initialize(config)) {
+    let log = match server::logging::start(&config) {
+        Ok(log) => log,
+        Err(cause) => return wrong(exit::USAGE, cause),
+    };
+    let ended = server::block_on(1, 0, server::initialize(config));
+    drop(log);
+    match ended {
         Ok(Ok(report)) => print(&report),
         Ok(Err(cause)) => wrong(1, cause),
         Err(cause) => wrong(1, cause),
@@ -768,7 +775,8 @@ fn fence(command: FenceCommand) -> Result<Question, Failure> {
 /// Asks, prints the answer, and says by the exit status what came of it.
 fn ask(question: Result<Question, Failure>) -> ExitCode {
     let outcome = question.and_then(|question| {
-        server::block_on(1, 0, answer(question)).map_err(|cause| Failure::Unreachable(cause.to_string()))?
+        server::block_on(1, 0, answer(question))
+            .map_err(|cause| Failure::Unreachable { why: cause.to_string(), cut: false })?
     });
     match outcome {
         Ok(answer) => print_json(&answer),

@@ -242,6 +242,10 @@ impl Settings {
             // Read here, because figment takes a missing file for an empty one.
             let text = std::fs::read_to_string(path)
                 .map_err(|cause| ConfigError::File { path: path.to_owned(), cause })?;
+            if let Err(cause) = toml::from_str::<toml::Table>(&text) {
+                let why = wrong_toml(&text, &cause);
+                return Err(ConfigError::Value(format!("the file {}: {why}", path.display())));
+            }
             figment =
                 figment.merge(Named(format!("the file {}", path.display()), Toml::string(&text).data()));
         }
@@ -302,6 +306,16 @@ fn without_absent(profiles: Map<Profile, Dict>) -> Map<Profile, Dict> {
             (profile, dict.into_iter().filter(|(_, value)| !matches!(value, Value::Empty(..))).collect())
         })
         .collect()
+}
+
+/// What is wrong with a file in TOML, and where, without what stands there: it may be a secret.
+pub(crate) fn wrong_toml(text: &str, cause: &toml::de::Error) -> String {
+    let before = cause.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let message = cause.message().trim().replace('\n', "; ");
+    // Of what is in quotes some is a value.
+    let words: Vec<&str> = message.split('"').step_by(2).collect();
+    format!("line {line}: {}", words.join("…"))
 }
 
 /// figment's error in a sentence: which setting, where, why.
@@ -502,7 +516,8 @@ impl RedisUrl {
             self.0.query_pairs_mut().append_pair("pass", password);
         } else if !has_one {
             // Fails only for URLs without a host, which `from_str` refuses.
-            let _ = self.0.set_password(Some(password));
+            // A percent sign would pass for the beginning of something encoded.
+            let _ = self.0.set_password(Some(&password.replace('%', "%25")));
         }
         self
     }
@@ -517,6 +532,10 @@ impl FromStr for RedisUrl {
         match url.scheme() {
             "redis" | "rediss" if url.host_str().is_none_or(str::is_empty) => {
                 Err("the URL names no host".to_owned())
+            }
+            "redis" | "rediss" if !url.path().bytes().all(|byte| byte == b'/' || byte.is_ascii_digit()) => {
+                Err("after the host comes the number of a database, if anything (a / in a password is %2F)"
+                    .to_owned())
             }
             "unix" if url.path().len() < 2 => Err("the URL names no socket".to_owned()),
             "redis" | "rediss" | "unix" => Ok(Self(url)),
@@ -1021,7 +1040,7 @@ mod tests {
         let settings = Settings { redis: Some(vec![Secret::from(url)]), ..Settings::default() };
         let mut shown = format!("{parsed:?} {socket:?} {settings:?}");
         shown += &format!("{:?}", serve(settings).unwrap());
-        for bad in ["http://user:s3cret@a", "redis://u:s3cret@[", "s3cret"] {
+        for bad in ["http://user:s3cret@a", "redis://u:s3cret@[", "s3cret", "redis://quorate:7/s3cret@a"] {
             let settings = Settings { redis: Some(vec![Secret::from(bad)]), ..Settings::default() };
             shown += &serve(settings).unwrap_err().to_string();
         }
@@ -1029,9 +1048,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_no_toml_is_named_and_not_shown() {
+        for text in ["\n\nredis = [\"redis://:s3cret@a\"", "redis = \"redis://:s3cret@a\nmax_ttl = 1"] {
+            let error = gather(&Settings::default(), &[], text).unwrap_err().to_string();
+            assert!(!error.contains("s3cret"), "{error}");
+            assert!(error.starts_with("the file /") && error.contains("line "), "{error}");
+        }
+    }
+
+    #[test]
     fn nodes_and_their_password_may_stand_in_files() {
         let nodes = file("# ours\nredis://a:6379\n\nredis://u:own@b:6379/1\nunix:///run/c.sock\n");
-        let password = file("p@ss word\n");
+        let password = file("p@ss wo%72d\n");
         let settings = Settings {
             redis_file: Some(nodes.path().to_owned()),
             redis_password_file: Some(password.path().to_owned()),
@@ -1042,9 +1070,9 @@ mod tests {
         assert_eq!(
             urls,
             [
-                "redis://:p%40ss%20word@a:6379",
+                "redis://:p%40ss%20wo%2572d@a:6379",
                 "redis://u:own@b:6379/1",
-                "unix:///run/c.sock?pass=p%40ss+word"
+                "unix:///run/c.sock?pass=p%40ss+wo%2572d"
             ]
         );
     }

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::problem::Problem;
+use crate::config::wrong_toml;
 use crate::domain::Name;
 
 /// What a key may do.
@@ -118,7 +119,7 @@ impl Key {
 pub enum KeyFileError {
     /// It is no TOML, or not of this shape.
     #[error("key file: {0}")]
-    Shape(#[from] Box<toml::de::Error>),
+    Shape(String),
     /// One of its keys is wrong.
     #[error("key file: key {key:?}: {why}")]
     Key {
@@ -204,7 +205,8 @@ impl KeyRing {
     /// # Errors
     /// Says which key is wrong, and why.
     pub fn parse(toml: &str) -> Result<Self, KeyFileError> {
-        let file: File = toml::from_str(toml).map_err(Box::new)?;
+        let file: File =
+            toml::from_str(toml).map_err(|cause| KeyFileError::Shape(wrong_toml(toml, &cause)))?;
         if file.key.is_empty() {
             return Err(KeyFileError::Empty);
         }
@@ -381,6 +383,12 @@ mod tests {
         ] {
             let error = KeyRing::parse(&file).expect_err(&file).to_string();
             assert!(error.contains(why), "{error}");
+        }
+        for line in
+            ["secret = \"quorate_s3cret\"", "sha256 = \"quorate_s3cret", "scopes = \"quorate_s3cret\""]
+        {
+            let error = KeyRing::parse(&key(line)).expect_err(line).to_string();
+            assert!(error.contains("line ") && !error.contains("s3cret"), "{error}");
         }
         assert!(new_key("k", &words(&["write"]), &[]).is_err());
         assert!(new_key("", &words(&["read"]), &[]).is_err());

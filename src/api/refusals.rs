@@ -19,11 +19,6 @@ pub fn head_too_large(headers: &HeaderMap) -> Response<axum::body::Body> {
     answer(&Problem::head_too_large(), request_id(headers))
 }
 
-/// As many connections as may be are open: the whole answer for one more.
-pub fn overloaded_bytes() -> Vec<u8> {
-    bytes(&Problem::overloaded(), "connection: close\r\n")
-}
-
 /// The whole answer to send in place of `bare`, if that is one that hyper made by itself: to what
 /// is no HTTP, or has too large a head, it answers with a status and nothing more. Its own other
 /// headers, among them the date, are kept.

@@ -11,6 +11,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use rand::Rng as _;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Certificate, Identity, Method, Url};
@@ -29,6 +30,9 @@ const ANSWER_GRACE: Duration = Duration::from_secs(10);
 /// How long a server may be unreachable, restarting or without a quorum, once it has
 /// answered, before waiting is given up.
 const TROUBLE_MAX: Duration = Duration::from_secs(30);
+
+/// Longest wait asked for while in trouble.
+const WAIT_IN_TROUBLE: Duration = Duration::from_secs(2);
 
 /// How long a server without a quorum is given before it is believed.
 const QUORUM_PATIENCE: Duration = Duration::from_secs(5);
@@ -57,6 +61,11 @@ pub mod exit {
 /// Where a server is unless told otherwise.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
 
+/// A path that may be empty, as a variable that counts as unset is.
+pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 /// How to reach a server.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServerArgs {
@@ -72,7 +81,7 @@ pub struct ServerArgs {
     pub server: String,
 
     /// Authorities (PEM) that the server's certificate may be from, besides the system's
-    #[arg(long, value_name = "FILE", env = "QUORATE_CA", hide_env_values = true, help_heading = "Server")]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CA", hide_env_values = true, value_parser = path(), help_heading = "Server")]
     pub ca: Option<PathBuf>,
 
     /// Certificate and key (PEM, one file) to show to a server that wants one
@@ -81,6 +90,7 @@ pub struct ServerArgs {
         value_name = "FILE",
         env = "QUORATE_CLIENT_CERT",
         hide_env_values = true,
+        value_parser = path(),
         help_heading = "Server"
     )]
     pub client_cert: Option<PathBuf>,
@@ -102,7 +112,12 @@ pub enum Failure {
     /// The server answered that it cannot.
     Unavailable(Box<Problem>),
     /// No server answered.
-    Unreachable(String),
+    Unreachable {
+        /// What happened.
+        why: String,
+        /// One had been reached, and the connection broke.
+        cut: bool,
+    },
     /// Something answered that is not Quorate.
     Nonsense,
 }
@@ -115,13 +130,13 @@ impl Failure {
             Self::Lost(_) => exit::LOST,
             Self::Usage(_) | Self::Invalid(_) => exit::USAGE,
             Self::Denied(_) => exit::DENIED,
-            Self::Unavailable(_) | Self::Unreachable(_) | Self::Nonsense => exit::UNAVAILABLE,
+            Self::Unavailable(_) | Self::Unreachable { .. } | Self::Nonsense => exit::UNAVAILABLE,
         }
     }
 
     /// Whether the same may succeed a moment later.
     fn is_passing(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Unreachable(_))
+        matches!(self, Self::Unavailable(_) | Self::Unreachable { .. })
     }
 
     fn of(problem: Problem) -> Self {
@@ -147,7 +162,7 @@ impl fmt::Display for Failure {
             | Self::Denied(problem)
             | Self::Unavailable(problem) => problem.fmt(f),
             Self::Usage(why) => f.write_str(why),
-            Self::Unreachable(why) => write!(f, "no server: {why}"),
+            Self::Unreachable { why, .. } => write!(f, "no server: {why}"),
             Self::Nonsense => f.write_str("what answers there is not Quorate"),
         }
     }
@@ -421,7 +436,10 @@ impl Client {
         body: Option<&Value>,
         within: Duration,
     ) -> Result<Value, Failure> {
-        let unreachable = |cause: reqwest::Error| Failure::Unreachable(causes(&cause.without_url()));
+        let unreachable = |cause: reqwest::Error| Failure::Unreachable {
+            cut: !cause.is_connect() && !cause.is_timeout(),
+            why: causes(&cause.without_url()),
+        };
         let url = self.base.join(path).map_err(|cause| Failure::Usage(cause.to_string()))?;
         let mut request = self.http.request(method, url).timeout(within);
         if let Some(body) = body {
@@ -478,8 +496,9 @@ impl Client {
         let mut attempts = 0;
         loop {
             let sent = Instant::now();
-            let left = deadline.map_or(wait_max, |deadline| deadline.saturating_duration_since(sent));
-            let wait = left.min(wait_max);
+            let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(sent));
+            // In trouble, one look after the other tells whether it goes on.
+            let wait = left.min(wait_max).min(trouble_since.map_or(wait_max, |_| WAIT_IN_TROUBLE));
             attempts += 1;
             let failure = match self.try_acquire(target, ask, request_id, wait).await {
                 Ok((lease, answer)) => {
@@ -501,20 +520,21 @@ impl Client {
                 contacted = true;
                 continue;
             }
-            let out_of_time = deadline.is_some_and(|deadline| Instant::now() >= deadline) || wait.is_zero();
+            let out_of_time = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             match &failure {
                 Failure::NotAcquired(_) if !out_of_time => {
                     contacted = true;
                     trouble_since = None;
                     // Refused without having been let wait: not to be asked again at once.
-                    if sent.elapsed() < wait / 2 {
+                    if wait.is_zero() || sent.elapsed() < wait / 2 {
                         sleep(Self::pause(&failure).min(left)).await;
                     }
                 }
-                Failure::Unreachable(_) if !contacted => return Err(failure),
+                Failure::Unreachable { cut: false, .. } if !contacted => return Err(failure),
                 passing if passing.is_passing() && !out_of_time => {
                     contacted = true;
-                    let since = *trouble_since.get_or_insert(sent);
+                    // It may have waited undisturbed until now.
+                    let since: &mut Instant = trouble_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > TROUBLE_MAX {
                         return Err(failure);
                     }
@@ -556,18 +576,24 @@ impl Client {
     /// moment without a quorum, and through a server that is being replaced.
     async fn has_quorum(&self) -> Result<(), Failure> {
         let started = Instant::now();
+        let mut contacted = false;
         loop {
-            match self.call(Method::GET, "readyz", None, ANSWER_GRACE).await {
+            let failure = match self.call(Method::GET, "readyz", None, ANSWER_GRACE).await {
                 Err(Failure::Unavailable(problem)) if problem.status == 503 => {
-                    if started.elapsed() > QUORUM_PATIENCE {
-                        return Err(Failure::Unavailable(problem));
-                    }
-                    sleep(Duration::from_millis(250)).await;
+                    contacted = true;
+                    Failure::Unavailable(problem)
                 }
-                Err(Failure::Unreachable(why)) => return Err(Failure::Unreachable(why)),
+                Err(failure @ Failure::Unreachable { cut, .. }) => {
+                    contacted |= cut;
+                    failure
+                }
                 // Anything else is for the call itself to judge.
                 _ => return Ok(()),
+            };
+            if !contacted || started.elapsed() > QUORUM_PATIENCE {
+                return Err(failure);
             }
+            sleep(Duration::from_millis(250)).await;
         }
     }
 
@@ -660,7 +686,7 @@ fn lower_wait_max(failure: &Failure, wait: Duration) -> Option<Duration> {
     let told = &problem.errors.iter().find(|error| error.field == "wait_ms")?.message;
     let highest = told.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).max()?;
     let known = Duration::from_millis(highest);
-    (!known.is_zero() && known < wait).then_some(known)
+    (known < wait).then_some(known)
 }
 
 /// Loopback is not reached through a proxy, whatever the environment says.

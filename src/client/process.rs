@@ -103,17 +103,25 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `words` with `variables` added to the environment.
+    /// Starts `words` with `variables` added to the environment, or taken out of it.
     ///
     /// # Errors
     /// As the operating system has it; [`status_of_start`] tells what to exit with.
-    pub fn start(words: &[OsString], variables: &[(&str, String)]) -> io::Result<Self> {
+    pub fn start(words: &[OsString], variables: &[(&str, Option<String>)]) -> io::Result<Self> {
         let Some((program, arguments)) = words.split_first() else {
             return Err(io::ErrorKind::NotFound.into());
         };
+        // Whoever started us may ignore the end of children, and then nobody could wait for ours.
+        drop(signal(SignalKind::child())?);
         let own_group = !at_terminal();
         let mut command = std::process::Command::new(program);
-        command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
+        command.args(arguments);
+        for (name, value) in variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         if own_group {
             command.process_group(0);
         }
@@ -144,6 +152,11 @@ impl Running {
     /// meanwhile are passed on.
     pub async fn end(mut self, grace: Duration, signals: &mut Signals) {
         let deadline = Instant::now() + grace;
+        // Once it has ended, nothing tells any more what it started.
+        let descendants: Vec<_> = match self.own_group {
+            true => Vec::new(),
+            false => family(self.pid.as_raw()).into_iter().skip(1).map(|pid| (pid, born(pid))).collect(),
+        };
         self.send(Signal::SIGTERM);
         // What is stopped would not see it.
         self.send(Signal::SIGCONT);
@@ -172,6 +185,16 @@ impl Running {
             }
             sleep(Duration::from_millis(20)).await;
         }
+        let left = |&&(pid, since): &&(i32, Option<u64>)| since.is_some() && born(pid) == since;
+        while descendants.iter().any(|descendant| left(&descendant)) {
+            if Instant::now() >= deadline {
+                for (pid, _) in descendants.iter().filter(left) {
+                    let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+                }
+                break;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// To the command and what it started.
@@ -190,6 +213,17 @@ impl Running {
 fn at_terminal() -> bool {
     let terminal = std::fs::File::open("/dev/tty");
     terminal.is_ok_and(|terminal| tcgetpgrp(&terminal) == Ok(getpgrp()))
+}
+
+/// When a process began, as far as the system tells: a number that another one under the same id does not
+/// have. None where it has ended, even if nobody has waited for it.
+fn born(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, in brackets, may have anything in it.
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = words.next()?;
+    // proc(5): the state is the third field, this the 22nd.
+    if state == "Z" { None } else { words.nth(18)?.parse().ok() }
 }
 
 /// A process and its descendants, as far as the system tells.

@@ -83,7 +83,7 @@ async fn acquire(client: &Client, job: &Job, signals: &mut Signals) -> Result<Gr
         Ok(Ok(grant)) => Ok(grant),
         Ok(Err(failure)) => {
             say(&failure);
-            if matches!(failure, Failure::Unreachable(_)) {
+            if matches!(failure, Failure::Unreachable { .. }) {
                 // It may have been granted, and only the answer got lost.
                 client.abandon(&job.target, &job.ask, &request_id).await;
             }
@@ -195,16 +195,14 @@ impl Watch {
     }
 }
 
-/// What the command gets to know of its lease.
-fn variables(lease: &Lease) -> Vec<(&'static str, String)> {
-    let mut variables = vec![("QUORATE_LEASE_ID", lease.lease_id.clone())];
-    if let Some(token) = lease.fencing_token {
-        variables.push(("QUORATE_FENCING_TOKEN", token.to_string()));
-    }
-    if let Some(tokens) = &lease.fencing_tokens {
-        variables.push(("QUORATE_FENCING_TOKENS", serde_json::Value::Object(tokens.clone()).to_string()));
-    }
-    variables
+/// What the command gets to know of its lease, and what it must not hear of another that this runs under.
+fn variables(lease: &Lease) -> [(&'static str, Option<String>); 3] {
+    let tokens = lease.fencing_tokens.clone();
+    [
+        ("QUORATE_LEASE_ID", Some(lease.lease_id.clone())),
+        ("QUORATE_FENCING_TOKEN", lease.fencing_token.map(|token| token.to_string())),
+        ("QUORATE_FENCING_TOKENS", tokens.map(|tokens| serde_json::Value::Object(tokens).to_string())),
+    ]
 }
 
 fn of_lease(lease: &Lease) -> String {

@@ -147,6 +147,12 @@ impl Refusal {
     pub fn holder(&self) -> Option<(&Holding, u64)> {
         tally::holder(self.holdings.iter(), self.nodes.total as usize)
     }
+
+    /// Whether only a node that cannot be asked could tell a lease that is held from one that another
+    /// contender has begun to take.
+    pub fn is_doubtful(&self) -> bool {
+        self.held && self.holder().is_none() && self.nodes.failed > 0
+    }
 }
 
 /// A grant that is undone on every node that may know of it, unless it is kept: whatever

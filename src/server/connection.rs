@@ -49,6 +49,9 @@ const HTTP2_STREAMS_MAX: u32 = 4_096;
 /// The most that is copied of an answer at once. The buffer for it stays with its connection.
 const PIECE_BYTES: usize = 16 * 1024;
 
+/// Connections beyond those that may be, each to be told so, or to have a probe answered.
+const SPARE_MAX: usize = 256;
+
 /// How many bytes of a refused client are still read, so that it gets to see the refusal.
 const UNREAD_MAX: usize = 1024 * 1024;
 
@@ -102,6 +105,11 @@ struct Conn {
     since: AtomicU32,
     requests: AtomicU32,
     http2: AtomicBool,
+    /// Everything that arrived has been taken, and hyper waits for more: it hears of a client that leaves.
+    /// What a client sends ahead it leaves alone, and then it does not.
+    listening: AtomicBool,
+    /// One more than may be: answered once, and nothing but a probe.
+    spare: bool,
     /// Set before `called` is told.
     thrown_out: AtomicBool,
     called: Notify,
@@ -155,10 +163,11 @@ impl Hub {
         })
     }
 
-    /// A place for one more connection, unless there are as many as may be.
+    /// A place for one more connection, unless there are as many as may be and those to be told so.
     pub(super) fn admit(self: &Arc<Self>) -> Option<Place> {
         let mut conns = self.conns();
-        if conns.len() >= self.rules.connections_max {
+        let beyond = conns.len().checked_sub(self.rules.connections_max);
+        if beyond.is_some_and(|beyond| beyond >= SPARE_MAX) {
             return None;
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -167,6 +176,8 @@ impl Hub {
             since: AtomicU32::new(self.now.load(Ordering::Relaxed)),
             requests: AtomicU32::new(0),
             http2: AtomicBool::new(false),
+            listening: AtomicBool::new(false),
+            spare: beyond.is_some(),
             thrown_out: AtomicBool::new(false),
             called: Notify::new(),
             socket: OnceLock::new(),
@@ -321,8 +332,9 @@ impl Handler {
         let flight = Flight::begin(&hub, &conn);
         let old_http = request.version() < Version::HTTP_2;
 
-        let mut response = if flight.beyond > hub.rules.in_flight_max && !is_probe(request.uri().path()) {
-            metrics().refused(Refusal::InFlight);
+        let crowded = conn.spare || flight.beyond > hub.rules.in_flight_max;
+        let mut response = if crowded && !is_probe(request.uri().path()) {
+            metrics().refused(if conn.spare { Refusal::Connections } else { Refusal::InFlight });
             refusals::overloaded(request.headers())
         } else if !old_http && size(request.headers()) > hub.rules.header_bytes_max {
             metrics().refused(Refusal::HeaderBytes);
@@ -338,10 +350,15 @@ impl Handler {
 
         // To find out with the next sweep would be late for a lease that has just been granted: with the
         // body, unread, that goes too (PROTOCOL.md §1.5).
-        if old_http && response.extensions().get::<Belated>().is_some() && conn.has_left() {
+        let unsure =
+            || !conn.listening.load(Ordering::Relaxed) || response.extensions().get::<Belated>().is_some();
+        if old_http && unsure() && conn.has_left() {
             return Err(ClientLeft);
         }
-        if old_http && hub.draining.load(Ordering::Relaxed) {
+        if conn.spare {
+            conn.called.notify_one();
+        }
+        if old_http && (conn.spare || hub.draining.load(Ordering::Relaxed)) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response.map(|body| Counted { body, rest: Bytes::new(), _flight: flight }))
@@ -523,6 +540,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         let conn = &self.conn;
+        conn.listening.store(polled.is_pending(), Ordering::Relaxed);
         if conn.is(Phase::Busy) || conn.http2.load(Ordering::Relaxed) {
             return polled;
         }

@@ -1,8 +1,8 @@
 //! The listening socket: accepts, sets socket options, turns away what is too many.
 //!
 //! Beyond `max_connections` a client is told so (503 and a `Retry-After`) and closed, rather
-//! than left in the kernel's queue: a client in the queue looks served and is not. On a
-//! TLS port it is closed without a word, since words there cost a handshake.
+//! than left in the kernel's queue: a client in the queue looks served and is not. A probe is
+//! answered there, too. What is beyond the places kept for that is closed without a word.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,21 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
 
 use super::connection::Hub;
 use super::socket::Socket;
 use super::tls::Tls;
-use crate::api::refusals;
 use crate::telemetry::{Refusal, metrics};
 
 /// Clients that the kernel may keep until they are accepted.
 const BACKLOG: u32 = 4_096;
-
-/// Clients that are being told that they are too many; further ones are just closed.
-const FAREWELLS_MAX: usize = 256;
 
 /// The silence after which a client is asked whether it is still there, how often, and how
 /// many times. A holder that lost its power is noticed within half a minute.
@@ -47,7 +41,6 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Accepts until dropped. Connections that it accepted go on without it.
 pub async fn accept(listener: TcpListener, hub: Arc<Hub>, tls: Option<Arc<Tls>>) {
-    let farewells = Arc::new(Semaphore::new(FAREWELLS_MAX));
     let mut failing = false;
     loop {
         let stream = match listener.accept().await {
@@ -67,12 +60,6 @@ pub async fn accept(listener: TcpListener, hub: Arc<Hub>, tls: Option<Arc<Tls>>)
         set_options(&stream);
         let Some(place) = hub.admit() else {
             metrics().refused(Refusal::Connections);
-            if let (None, Ok(permit)) = (&tls, Arc::clone(&farewells).try_acquire_owned()) {
-                tokio::spawn(async move {
-                    turn_away(stream).await;
-                    drop(permit);
-                });
-            }
             continue;
         };
         let socket = Arc::new(stream);
@@ -114,18 +101,4 @@ fn set_options(stream: &TcpStream) {
         // The client is gone already, which the next read will say.
         tracing::debug!(%cause, "cannot set socket options");
     }
-}
-
-/// Says why and closes; waits a moment for the client's side, since closing on unread
-/// bytes resets the connection and the client would not see the answer.
-async fn turn_away(mut stream: TcpStream) {
-    let talk = async {
-        stream.write_all(&refusals::overloaded_bytes()).await?;
-        stream.shutdown().await?;
-        let mut ignored = [0; 512];
-        while stream.read(&mut ignored).await? > 0 {}
-        io::Result::Ok(())
-    };
-    // Whether the client listened is its own affair.
-    let _ = tokio::time::timeout(Duration::from_secs(1), talk).await;
 }

@@ -25,6 +25,9 @@ use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metr
 /// Split votes that even a caller who does not wait sits out: of several who ask at the same
 /// moment, one must get it.
 const SPLITS_MAX: u32 = 12;
+/// Doubtful refusals that are taken for split votes before they are taken for a lease that is held. Of two
+/// contenders who took all nodes between them, both are gone by the next round.
+const DOUBTS_MAX: u32 = 6;
 /// With hints cut, a contender looks this often.
 const SAFETY_POLL: Duration = Duration::from_secs(2);
 /// Without a quorum, a waiting contender looks this often.
@@ -136,6 +139,8 @@ struct Contender<'a> {
     round_at: Instant,
     order: Order,
     slots: Vec<u32>,
+    /// Doubtful refusals in a row.
+    doubts: u32,
 }
 
 impl Service {
@@ -164,6 +169,7 @@ impl Service {
             round_at: started,
             order: Order::Parallel,
             slots: Vec::new(),
+            doubts: 0,
         };
         let channels: smallvec::SmallVec<[Arc<str>; 1]> = contender.scope.channels().into();
         let result = contender.run().await;
@@ -390,6 +396,7 @@ impl Contender<'_> {
                     let now = self.service.engine.clock().now();
                     let free_at = refusal.free_in_ms.map(|ms| now + Duration::from_millis(ms));
                     Box::pin(self.pause(ticket, Some(&subscription), free_at)).await?;
+                    self.doubts = 0;
                 }
                 Try::NoQuorum(nodes) => {
                     let Some(ticket) = ticket.filter(|_| !self.is_over()) else {
@@ -496,7 +503,9 @@ impl Contender<'_> {
                 return Try::Held(full);
             }
             if matches!(self.scope, Scope::Records(_)) || look_only {
-                return if refusal.held || look_only { Try::Held(refusal) } else { Try::Split(refusal) };
+                self.doubts = if refusal.is_doubtful() { self.doubts + 1 } else { 0 };
+                let held = refusal.held && !(1..=DOUBTS_MAX).contains(&self.doubts);
+                return if held || look_only { Try::Held(refusal) } else { Try::Split(refusal) };
             }
         }
         // Every slot that looked free was gone: others are faster just now.

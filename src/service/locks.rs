@@ -32,6 +32,14 @@ fn is_settled(answers: &[Vec<Option<Entry>>], total: usize) -> bool {
         || most(&|one, h| one.lease == h.lease) + (total - answers.len()) < quorum
 }
 
+/// Whether some lease may have a quorum and none is known to, since nodes did not answer.
+fn is_doubtful(answers: &[Vec<Option<Entry>>], total: usize) -> bool {
+    let holdings = holdings(answers);
+    let most = holdings.iter().map(|one| holdings.iter().filter(|h| one.lease == h.lease).count()).max();
+    let most = most.unwrap_or(0);
+    most > 0 && most < tally::quorum_of(total) && most + (total - answers.len()) >= tally::quorum_of(total)
+}
+
 impl Service {
     /// Who holds a lock.
     ///
@@ -43,9 +51,22 @@ impl Service {
 
     /// Who holds the record under `key`.
     pub(crate) async fn inspect(&self, key: &str) -> Result<Inspection, ServiceError> {
+        /// Looks at what no quorum agrees on: contenders who took the nodes between them are gone soon.
+        const LOOKS_MAX: u32 = 4;
         let total = self.engine.total();
-        let (answers, nodes) =
-            self.engine.read(&[key], |answers| is_settled(answers, total)).await.map_err(unavailable)?;
+        let mut looks = 1;
+        let (answers, nodes) = loop {
+            let (answers, nodes) =
+                self.engine.read(&[key], |answers| is_settled(answers, total)).await.map_err(unavailable)?;
+            if !is_doubtful(&answers, total) {
+                break (answers, nodes);
+            }
+            if looks == LOOKS_MAX {
+                return Err(unavailable(nodes));
+            }
+            looks += 1;
+            tokio::time::sleep(self.engine.round_trip() * looks).await;
+        };
         let fences: Vec<u64> = answers
             .iter()
             .map(|entries| entries.first().and_then(Option::as_ref).map_or(0, |entry| entry.fence))

@@ -52,6 +52,73 @@ fn the_command_finds_its_lease_in_the_environment() {
 }
 
 #[test]
+fn the_command_hears_nothing_of_a_lease_around_its_own() {
+    let server = DevServer::start();
+    let binary = crate::dev_server::QUORATE;
+    let told = "echo \"[$QUORATE_FENCING_TOKEN][$QUORATE_FENCING_TOKENS]\"";
+    let inner = server.ask(&[
+        "run", "--lock", "a", "--", binary, "run", "--lock", "b", "--lock", "c", "--", "sh", "-c", told,
+    ]);
+    assert!(text(&inner.stdout).starts_with("[][{"), "{}", text(&inner.stdout));
+    let inner = server.ask(&[
+        "run", "--lock", "b", "--lock", "c", "--", binary, "run", "--lock", "a", "--", "sh", "-c", told,
+    ]);
+    assert!(text(&inner.stdout).ends_with("][]\n"), "{}", text(&inner.stdout));
+}
+
+#[test]
+fn a_parent_that_ignores_its_children_does_not_hide_how_the_command_ended() {
+    let server = DevServer::start();
+    let output = std::process::Command::new("sh")
+        .args(["-c", "trap '' CHLD; exec \"$0\" run --lock a -- sh -c 'exit 4'", crate::dev_server::QUORATE])
+        .env("QUORATE_SERVER", server.url())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+}
+
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    let server =
+        DevServer::spawn(quorate().env("QUORATE_CONFIG", "").args(["dev", "--listen", "127.0.0.1:0"]));
+    let mut command = server.command(&["lock", "get", "a"]);
+    let output = command.env("QUORATE_CA", "").env("QUORATE_CLIENT_CERT", "").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_server_does_not_mind_a_log_that_nobody_reads() {
+    for gone in [true, false] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut command = quorate();
+        command.args(["dev", "--listen", "127.0.0.1:0", "--log-requests"]).stderr(writer);
+        let mut server = DevServer::spawn(&mut command);
+        drop(command);
+        let reader = (!gone).then_some(reader);
+        // More than a pipe holds.
+        for _ in 0..1_000 {
+            let answer = get(&server, "/v1/locks/a?no-such-parameter-as-this-one=1");
+            assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        }
+        assert!(get(&server, "/livez").starts_with("HTTP/1.1 200"));
+        signal("TERM", server.child().id());
+        assert_eq!(ended(server.child()), 0, "gone: {gone}");
+        drop(reader);
+    }
+}
+
+/// The answer to a GET on a connection of its own.
+fn get(server: &DevServer, path: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(crate::dev_server::PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
 fn what_is_held_is_not_acquired_and_the_command_does_not_run() {
     let server = DevServer::start();
     server.json(&["lock", "acquire", "a", "--owner", "somebody"]);
@@ -67,13 +134,15 @@ fn what_is_held_is_not_acquired_and_the_command_does_not_run() {
 
 #[test]
 fn run_waits_as_long_as_it_takes_even_beyond_the_servers_longest_wait() {
-    let server = DevServer::start_with(&["--max-wait", "300ms"]);
-    let held = server.json(&["lock", "acquire", "a"]);
-    let mut waiting = server.command(&["run", "--lock", "a", "--", "true"]).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(1_500));
-    assert_eq!(waiting.try_wait().unwrap(), None);
-    server.json(&["lock", "release", "a", "--lease-id", held["lease_id"].as_str().unwrap()]);
-    assert_eq!(ended(&mut waiting), 0);
+    for max_wait in ["300ms", "0"] {
+        let server = DevServer::start_with(&["--max-wait", max_wait]);
+        let held = server.json(&["lock", "acquire", "a"]);
+        let mut waiting = server.command(&["run", "--lock", "a", "--", "true"]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(1_500));
+        assert_eq!(waiting.try_wait().unwrap(), None);
+        server.json(&["lock", "release", "a", "--lease-id", held["lease_id"].as_str().unwrap()]);
+        assert_eq!(ended(&mut waiting), 0);
+    }
 }
 
 #[test]
@@ -222,6 +291,19 @@ fn a_server_that_is_replaced_while_we_wait_is_ridden_through() {
     server.child().wait().unwrap();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(waiting.try_wait().unwrap(), None);
+    let _another = DevServer::spawn(quorate().args(["dev", "--listen", &address]));
+    assert_eq!(ended(&mut waiting), 0);
+}
+
+#[test]
+fn a_connection_that_breaks_during_the_first_wait_is_not_a_server_that_was_never_there() {
+    let mut server = DevServer::start();
+    let address = server.address().to_string();
+    server.json(&["lock", "acquire", "a"]);
+    let mut waiting = server.command(&["lock", "acquire", "a", "--wait", "1m"]).spawn().unwrap();
+    until("waiting", || server.waiters("a") == 1);
+    server.child().kill().unwrap();
+    server.child().wait().unwrap();
     let _another = DevServer::spawn(quorate().args(["dev", "--listen", &address]));
     assert_eq!(ended(&mut waiting), 0);
 }

@@ -282,6 +282,29 @@ async fn a_client_that_sent_more_before_it_left_is_missed_all_the_same() {
     assert!(again < Duration::from_secs(20), "{again:?}");
 }
 
+/// It sent more, so that nobody reads what would tell that it has gone.
+#[tokio::test]
+async fn a_lease_that_is_granted_at_once_to_a_client_that_left_is_undone_whatever_it_sent_behind() {
+    const ROUNDS: usize = 20;
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let headers = [("content-type", "application/json")];
+    let get = api.request("GET", "/livez", &[], b"");
+    for behind in [&get[..], &get[..7]] {
+        let prefix = unique("ahead");
+        for round in 0..ROUNDS {
+            let path = format!("/v1/locks/{prefix}:{round}/acquire");
+            let mut bytes = api.request("POST", &path, &headers, br#"{"ttl_ms": 300000}"#);
+            bytes.extend_from_slice(behind);
+            let mut stream = TcpStream::connect(api.address()).await.unwrap();
+            stream.write_all(&bytes).await.unwrap();
+        }
+        // One that leaves while its answer is being written has been answered.
+        eventually("they are given back", || async { cluster.leases(&prefix).len() <= 3 * ROUNDS / 4 }).await;
+    }
+}
+
 /// It may read on. But what it left behind a second request is only seen when its answer is due.
 #[tokio::test]
 async fn whoever_closed_its_half_is_not_told_of_a_lease_that_is_taken_back() {

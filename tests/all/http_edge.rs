@@ -201,11 +201,31 @@ fn one_connection_too_many_is_told_so() {
     assert!(first.get("/livez").starts_with("HTTP/1.1 200"));
     assert!(second.get("/livez").starts_with("HTTP/1.1 200"));
     let mut third = Raw::connect(&server);
-    let answer = third.get("/livez");
+    let answer = third.get("/v1/locks/a");
     is_problem(&answer, 503, "overloaded");
     assert!(answer.contains("retry-after: 1"), "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
     drop(first);
-    until("a place is free", || Raw::connect(&server).get("/livez").starts_with("HTTP/1.1 200"));
+    until("a place is free", || Raw::connect(&server).get("/v1/locks/a").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn probes_are_answered_however_many_are_connected() {
+    let server = DevServer::start_with(&["--max-connections", "1"]);
+    let mut first = Raw::connect(&server);
+    assert!(first.get("/livez").starts_with("HTTP/1.1 200"));
+    for probe in ["/livez", "/readyz", "/metrics"] {
+        let mut probing = Raw::connect(&server);
+        let answer = probing.get(probe);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+        assert!(probing.closes_within(Duration::from_secs(20)), "{probe}");
+    }
+    // More than are kept for that are closed, and it is well again without them.
+    let mut many: Vec<Raw> = (0..400).map(|_| Raw::connect(&server)).collect();
+    assert!(many[399].closes_within(Duration::from_secs(20)));
+    drop(many);
+    until("probes are answered", || Raw::connect(&server).get("/livez").starts_with("HTTP/1.1 200"));
 }
 
 #[test]

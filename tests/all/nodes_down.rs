@@ -367,3 +367,59 @@ async fn scripts_that_a_node_forgot_and_connections_that_it_cut_are_made_anew() 
     }
     eventually("nothing is left", || async { cluster.leases(&name).is_empty() }).await;
 }
+
+/// Without a node, a tie looks like a lease that the node may know of.
+#[tokio::test]
+async fn of_two_that_ask_at_the_same_moment_without_a_node_one_gets_it() {
+    for (total, dead) in [(3, 1), (5, 2)] {
+        let mut cluster = Cluster::new(total);
+        let servers = [cluster.server(&[]).await, cluster.server(&[]).await];
+        let apis = servers.each_ref().map(|server| server.api());
+        for i in 0..dead {
+            cluster.nodes[i * 2].kill();
+        }
+        for api in &apis {
+            let down = || async { states(api).await.iter().filter(|state| *state == "down").count() };
+            eventually("the deaths are seen", || async { down().await == dead }).await;
+        }
+        for round in 0..60 {
+            let name = unique("tie");
+            let (one, other) =
+                tokio::join!(apis[0].acquire(&name, json!({})), apis[1].acquire(&name, json!({})));
+            let statuses = [one.status, other.status];
+            assert!(
+                matches!(statuses, [200, 409] | [409, 200]),
+                "{total} nodes, round {round}: {statuses:?}"
+            );
+        }
+    }
+}
+
+/// One node holds it, one does not, one does not say: neither held nor free.
+#[tokio::test]
+async fn what_only_a_node_that_is_out_of_reach_could_tell_is_not_told() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let name = unique("doubt");
+    let [lock, election] = ["locks", "elections"].map(|kind| format!("/v1/{kind}/{name}"));
+    let is = |node: usize, state: &'static str| {
+        let api = &api;
+        async move { eventually("its state is seen", || async { states(api).await[node] == state }).await }
+    };
+    cluster.nodes[2].stop();
+    is(2, "down").await;
+    api.post(&format!("{lock}/acquire"), json!({"ttl_ms": 300_000})).await.ok();
+    api.post(&format!("{election}/campaign"), json!({"candidate": "c", "ttl_ms": 300_000})).await.ok();
+    cluster.nodes[2].resume();
+    is(2, "voting").await;
+    cluster.nodes[0].stop();
+    is(0, "down").await;
+    for path in [&lock, &election] {
+        api.get(path).await.problem(503, "quorum_unavailable");
+    }
+    cluster.nodes[0].resume();
+    is(0, "voting").await;
+    assert_eq!(api.get(&lock).await.ok()["held"], true);
+    assert_eq!(api.get(&election).await.ok()["leader"], "c");
+}
