@@ -20,7 +20,7 @@ use figment::{Figment, Metadata, Profile, Provider};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::Name;
+use crate::domain::{Name, wrong_toml};
 
 /// The commented file with every setting and its default.
 pub const DEFAULT_FILE: &str = include_str!("quorate.toml");
@@ -306,16 +306,6 @@ fn without_absent(profiles: Map<Profile, Dict>) -> Map<Profile, Dict> {
             (profile, dict.into_iter().filter(|(_, value)| !matches!(value, Value::Empty(..))).collect())
         })
         .collect()
-}
-
-/// What is wrong with a file in TOML, and where, without what stands there: it may be a secret.
-pub(crate) fn wrong_toml(text: &str, cause: &toml::de::Error) -> String {
-    let before = cause.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-    let line = before.matches('\n').count() + 1;
-    let message = cause.message().trim().replace('\n', "; ");
-    // Of what is in quotes some is a value.
-    let words: Vec<&str> = message.split('"').step_by(2).collect();
-    format!("line {line}: {}", words.join("…"))
 }
 
 /// figment's error in a sentence: which setting, where, why.

@@ -14,8 +14,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::problem::Problem;
-use crate::config::wrong_toml;
-use crate::domain::Name;
+use crate::domain::{Name, wrong_toml};
 
 /// What a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

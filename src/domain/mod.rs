@@ -29,6 +29,16 @@ impl Invalid {
     }
 }
 
+/// What is wrong with a file in TOML, and where, without what stands there: it may be a secret.
+pub(crate) fn wrong_toml(text: &str, cause: &toml::de::Error) -> String {
+    let before = cause.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let message = cause.message().trim().replace('\n', "; ");
+    // Of what is in quotes some is a value.
+    let words: Vec<&str> = message.split('"').step_by(2).collect();
+    format!("line {line}: {}", words.join("…"))
+}
+
 /// A digest of these texts that depends neither on their order nor on who computes it.
 pub(crate) fn digest_of_set<'a>(texts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     let mut texts: Vec<&str> = texts.into_iter().collect();
