@@ -140,6 +140,8 @@ pub struct Refusal {
     pub free_in_ms: Option<u64>,
     /// Whether a lease may have a quorum. Otherwise the vote was split.
     pub held: bool,
+    /// Whether the attempt itself was undone before it was over: by another one of the same request.
+    pub undone: bool,
 }
 
 impl Refusal {
@@ -939,11 +941,14 @@ struct GrantVotes {
     holdings: Vec<Holding>,
     /// Nodes that refused without naming anybody: only looking found them free.
     free: usize,
+    /// A node has been told already to forget this lease.
+    undone: bool,
 }
 
 impl GrantVotes {
     fn new(total: usize, proposed: u64) -> Self {
-        Self { count: Count::new(total), proposed, fences: SmallVec::new(), holdings: Vec::new(), free: 0 }
+        let (fences, holdings) = (SmallVec::new(), Vec::new());
+        Self { count: Count::new(total), proposed, fences, holdings, free: 0, undone: false }
     }
 
     fn take(&mut self, i: usize, answer: Vote, grant: &mut Grant) {
@@ -962,6 +967,7 @@ impl GrantVotes {
             }
             Err(why) => {
                 self.count.failed += 1;
+                self.undone |= matches!(why, NodeError::Undone);
                 if !why.may_have_run() {
                     grant.nodes &= !(1 << i);
                 }
@@ -1013,6 +1019,7 @@ impl GrantVotes {
             held: self.may_be_held(),
             nodes: self.count.nodes(),
             holdings: self.holdings.clone(),
+            undone: self.undone,
         }
     }
 }

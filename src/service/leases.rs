@@ -492,6 +492,13 @@ impl Contender<'_> {
                 Round::NoQuorum(nodes) => return Try::NoQuorum(nodes),
                 Round::Refused(refusal) => refusal,
             };
+            if refusal.undone {
+                // Nothing that this round has found still stands.
+                match self.scope {
+                    Scope::Records(_) => return Try::Split(refusal),
+                    Scope::Slots(_) => continue,
+                }
+            }
             if let Some(same) = refusal.holdings.iter().find(|holding| holding.same_request) {
                 match Box::pin(self.resume(same, &refusal)).await {
                     Some(resumed) => return resumed,
@@ -515,6 +522,7 @@ impl Contender<'_> {
             nodes,
             free_in_ms: Some(0),
             held: false,
+            undone: false,
         }))
     }
 

@@ -85,7 +85,8 @@ impl Service {
         if free.len() < wanted {
             let expiries = surveys.iter().map(|survey| survey.first_expiry_ms.unwrap_or(0));
             let free_in_ms = tally::free_in(expiries, total);
-            let refusal = Refusal { holdings: Default::default(), nodes, free_in_ms, held: true };
+            let refusal =
+                Refusal { holdings: Default::default(), nodes, free_in_ms, held: true, undone: false };
             return Err(NoSlots::Full(Box::new(refusal)));
         }
         for place in 0..wanted {

@@ -230,3 +230,21 @@ async fn a_stream_that_ends_leaves_the_lease_of_the_stream_that_followed_it_alon
         );
     }
 }
+
+/// Each finds what the other has begun, and one of them takes it away.
+#[tokio::test]
+async fn the_same_request_at_two_servers_at_once_gets_one_lease_at_both() {
+    let shared = Shared::nodes(3);
+    let (one, other) = (shared.api(), shared.other_api());
+    for round in 0..600 {
+        let name = unique("twins");
+        let body = json!({"request_id": format!("request-{name}")});
+        let (first, second) =
+            tokio::join!(one.acquire(&name, body.clone()), other.acquire(&name, body.clone()));
+        let statuses = (first.status, second.status);
+        let told = [&first, &second].map(|answer| String::from_utf8_lossy(&answer.body).into_owned());
+        assert_eq!(statuses, (200, 200), "round {round}: {told:?}");
+        let (first, second) = (first.ok(), second.ok());
+        assert_eq!((secret(&first), token(&first)), (secret(&second), token(&second)), "round {round}");
+    }
+}
