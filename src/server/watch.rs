@@ -5,7 +5,7 @@
 //! read before stays in use while the new content is wrong, and the log says so once.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,34 +15,40 @@ use tokio::sync::Notify;
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Calls `reload` whenever the content of one of `paths` has changed, and when `now` is told.
+/// Calls `reload` whenever the content of one of `paths` is not what it is now, and when `now` is told.
 /// Runs until dropped.
-pub async fn watch<E: Display>(
+pub fn watch<E: Display>(
     what: &'static str,
     paths: Vec<PathBuf>,
     now: Arc<Notify>,
     reload: impl Fn() -> Result<(), E>,
-) {
-    let mut seen = digest(&paths).await;
-    loop {
-        let asked = tokio::time::timeout(LOOK_EVERY, now.notified()).await.is_ok();
-        let found = digest(&paths).await;
-        if found == seen && !asked {
-            continue;
-        }
-        seen = found;
-        match reload() {
-            Ok(()) => tracing::info!("{what} read again"),
-            Err(cause) => tracing::error!(%cause, "{what} cannot be used; what was read before stays in use"),
+) -> impl Future<Output = ()> {
+    // Here and not when the future is first polled: a busy server gets to that late.
+    let mut seen = digest(&paths);
+    async move {
+        loop {
+            let asked = tokio::time::timeout(LOOK_EVERY, now.notified()).await.is_ok();
+            let look = paths.clone();
+            let found = tokio::task::spawn_blocking(move || digest(&look)).await.unwrap_or(seen);
+            if found == seen && !asked {
+                continue;
+            }
+            seen = found;
+            match reload() {
+                Ok(()) => tracing::info!("{what} read again"),
+                Err(cause) => {
+                    tracing::error!(%cause, "{what} cannot be used; what was read before stays in use");
+                }
+            }
         }
     }
 }
 
 /// Of all contents, so that no secret is kept; a file that cannot be read counts as empty.
-async fn digest(paths: &[impl AsRef<Path>]) -> [u8; 32] {
+fn digest(paths: &[PathBuf]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for path in paths {
-        let content = tokio::fs::read(path.as_ref()).await.unwrap_or_default();
+        let content = std::fs::read(path).unwrap_or_default();
         hash.update((content.len() as u64).to_le_bytes());
         hash.update(&content);
     }
@@ -69,6 +75,19 @@ mod tests {
         std::fs::write(file.path(), "new").unwrap();
         tokio::time::sleep(LOOK_EVERY * 2 + LOOK_EVERY / 4).await;
         assert_eq!(reloads.load(Ordering::SeqCst), 1);
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn a_file_that_changes_before_the_first_look_is_read_again() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let watching = watch("the file", vec![file.path().to_owned()], Arc::default(), move || {
+            tell.send(()).map_err(|_| "nobody listens")
+        });
+        std::fs::write(file.path(), "new").unwrap();
+        let task = tokio::spawn(watching);
+        tokio::time::timeout(LOOK_EVERY * 10, told.recv()).await.unwrap();
         task.abort();
     }
 
