@@ -328,13 +328,24 @@ impl Contender<'_> {
             Err(why) => return Err(why),
         };
         self.seated = true;
-        let result = Box::pin(self.wait_and_contend(&ticket)).await;
+        let result = Box::pin(self.wait_and_contend(ticket)).await;
         metrics().waited(self.target.primitive(), self.started.elapsed());
         result
     }
 
-    async fn wait_and_contend(&mut self, ticket: &Ticket) -> Result<Granted, ServiceError> {
+    async fn wait_and_contend(&mut self, ticket: Ticket) -> Result<Granted, ServiceError> {
         if !ticket.turn(self.deadline).await? {
+            if matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused() {
+                // Those in front are being served, one after the other. Who waits no more is due what
+                // they leave, like anybody who does not wait.
+                drop(ticket);
+                self.seated = false;
+                return match self.attempt(false).await {
+                    Try::Granted(granted) => Ok(*granted),
+                    Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
+                    Try::NoQuorum(nodes) => Err(unavailable(nodes)),
+                };
+            }
             return Err(match ticket.board().last() {
                 Some(refusal) => self.contended(&refusal).await,
                 None => unavailable(self.service.engine.tally()),
@@ -343,9 +354,9 @@ impl Contender<'_> {
         if let Some(until) = ticket.board().take_taken_until(self.request.as_deref())
             && let Some(subscription) = ticket.board().subscription()
         {
-            self.pause(ticket, Some(&subscription), Some(until)).await?;
+            self.pause(&ticket, Some(&subscription), Some(until)).await?;
         }
-        self.contend(Some(ticket)).await
+        self.contend(Some(&ticket)).await
     }
 
     /// Tries until granted, refused for good, or out of time.

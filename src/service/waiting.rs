@@ -336,7 +336,7 @@ impl NoticeBoard {
     }
 
     /// Whether the contender asks for nothing now.
-    fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         lock(&self.notices).paused
     }
 }

@@ -526,6 +526,23 @@ async fn who_does_not_wait_is_not_refused_by_a_semaphore_with_room() {
     }
 }
 
+/// Only one of a queue is served at a time: the patience of the others ends while they stand in it.
+#[tokio::test]
+async fn who_waits_for_a_moment_only_is_not_refused_by_a_semaphore_with_room() {
+    let api = Shared::nodes(3).api();
+    let name = unique("impatient");
+    for _ in 0..5 {
+        let mut clients = JoinSet::new();
+        for _ in 0..40 {
+            let (api, name) = (api.clone(), name.clone());
+            clients.spawn(async move { acquire(&api, &name, json!({"limit": 1_000, "wait_ms": 1})).await });
+        }
+        for answer in clients.join_all().await {
+            answer.ok();
+        }
+    }
+}
+
 /// As in a rolling raise of the limit.
 #[tokio::test]
 async fn who_waits_with_another_limit_stands_in_nobodys_way() {
