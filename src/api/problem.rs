@@ -399,8 +399,12 @@ impl From<ServiceError> for Problem {
                     (Primitive::Lock, true) => "The lock was not released within wait_ms.",
                     (Primitive::Multilock, false) => "At least one of the locks is held by someone else.",
                     (Primitive::Multilock, true) => "The locks were not all free within wait_ms.",
-                    (Primitive::Semaphore, false) => "Too few permits are free.",
-                    (Primitive::Semaphore, true) => "Too few permits became free within wait_ms.",
+                    (Primitive::Semaphore, false) => {
+                        "Too few permits are free for this request and those that wait before it."
+                    }
+                    (Primitive::Semaphore, true) => {
+                        "Too few permits became free within wait_ms for this request and those before it."
+                    }
                     (Primitive::Election, false) => "Someone else leads.",
                     (Primitive::Election, true) => "The leader did not go within wait_ms.",
                 };
@@ -487,7 +491,7 @@ pub(super) fn example(kind: Kind) -> serde_json::Value {
             }),
         ),
         Kind::SemaphoreFull => (
-            "Too few permits are free.",
+            "Too few permits are free for this request and those that wait before it.",
             json!({
                 "holders": [{"slots": [0, 3], "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345}],
                 "retry_after_ms": 1000, "nodes": nodes(0, 3, 0),

@@ -103,7 +103,7 @@ impl Acquires for Permits {
 #[derive(ToSchema)]
 #[schema(example = json!({"limit": 10, "permits": 2, "ttl_ms": 30_000, "wait_ms": 5000, "owner": "worker-7"}))]
 pub struct AcquireSemaphore {
-    /// How many permits there are. Each request is judged by its own limit, so that a rolling change works.
+    /// How many permits there are. Each request is judged by its own limit, so that a rolling change works. Requests with different limits do not wait for each other.
     #[schema(minimum = 1, maximum = 10_000)]
     limit: u32,
     /// How many of them are asked for, all or nothing; at most `limit`. Left out: 1.
@@ -155,7 +155,7 @@ pub struct SemaphoreState {
 
 /// Acquire permits of a semaphore.
 ///
-/// Takes `permits` of `limit`, all or nothing. There are never more than `limit` holders. Permits that are never released but left to expire make a rate limit: at most `limit` grants in any window of `ttl_ms`.
+/// Takes `permits` of `limit`, all or nothing. There are never more than `limit` holders. Requests with the same limit that wait at one server are served in order of arrival, so that whoever waits for many permits is not overtaken by those who want few: a request gets what is free beyond what those before it want. Permits that are never released but left to expire make a rate limit: at most `limit` grants in any window of `ttl_ms`.
 #[utoipa::path(
     post,
     path = "/v1/semaphores/{name}/acquire",

@@ -28,7 +28,7 @@ use crate::node::calls::{
 use crate::node::member::Member;
 pub use crate::node::member::NodeView;
 use crate::node::quarantine::{Board, Standing};
-use crate::node::{Command, Node, NodeError, Settle};
+use crate::node::{Answer, Command, Node, NodeError, Settle};
 use crate::telemetry::metrics;
 
 /// How long the last votes are waited for where they tell a tie from a lease that is held.
@@ -549,10 +549,8 @@ impl Engine {
             votes.take(i, answer, &mut grant);
         }
         if votes.is_in_doubt() {
-            // A tie looks like a lease that is held until the last votes are in. They are about to
-            // be, and nobody waits longer than that for a node that hangs.
-            let patience = (2 * self.round_trip()).clamp(TIE_PATIENCE_MIN, TIE_PATIENCE_MAX);
-            let _ = Box::pin(tokio::time::timeout(patience, async {
+            // A tie looks like a lease that is held until the last votes are in.
+            let _ = Box::pin(tokio::time::timeout(self.tie_patience(), async {
                 while votes.is_in_doubt() {
                     let Some((i, answer)) = ballot.next().await else { break };
                     votes.take(i, answer, &mut grant);
@@ -842,56 +840,86 @@ impl Engine {
         keys: &[&str],
         enough: impl Fn(&[Vec<Option<Entry>>]) -> bool,
     ) -> Result<(Vec<Vec<Option<Entry>>>, Nodes), Nodes> {
-        let command = Arc::new(calls::read(keys.iter().copied()));
-        let mut ballot = self.vote(&command);
+        self.read_within(None, keys, enough).await
+    }
+
+    /// The same of a quorum of nodes, and of more for a moment unless that is `enough`.
+    ///
+    /// # Errors
+    /// The votes, where fewer than a quorum answered.
+    pub async fn read_soon(
+        self: &Arc<Self>,
+        keys: &[&str],
+        enough: impl Fn(&[Vec<Option<Entry>>]) -> bool,
+    ) -> Result<(Vec<Vec<Option<Entry>>>, Nodes), Nodes> {
+        self.read_within(Some(self.tie_patience()), keys, enough).await
+    }
+
+    async fn read_within(
+        &self,
+        patience: Option<Duration>,
+        keys: &[&str],
+        enough: impl Fn(&[Vec<Option<Entry>>]) -> bool,
+    ) -> Result<(Vec<Vec<Option<Entry>>>, Nodes), Nodes> {
+        let ballot = self.vote(&Arc::new(calls::read(keys.iter().copied())));
+        let read = |answer| calls::read_entries(answer, keys.len());
+        let holds = |entries: &Vec<Option<Entry>>| entries.iter().flatten().any(|e| e.holding.is_some());
+        self.collect(ballot, patience, read, enough, holds).await
+    }
+
+    /// What a quorum of nodes knows of a semaphore's slots, and more of them for a moment unless that is
+    /// `enough`.
+    ///
+    /// # Errors
+    /// The votes, where fewer than a quorum answered.
+    pub async fn survey(
+        self: &Arc<Self>,
+        index: &str,
+        enough: impl Fn(&[Survey]) -> bool,
+    ) -> Result<(Vec<Survey>, Nodes), Nodes> {
+        let ballot = self.vote(&Arc::new(calls::survey(index)));
+        let holds = |survey: &Survey| !survey.taken.is_empty();
+        self.collect(ballot, Some(self.tie_patience()), Survey::read, enough, holds).await
+    }
+
+    /// The answers of a quorum at least, and more until they are `enough` or, with a quorum, `patience`
+    /// is over.
+    async fn collect<T>(
+        &self,
+        mut ballot: Ballot,
+        patience: Option<Duration>,
+        read: impl Fn(Answer) -> Result<T, NodeError>,
+        enough: impl Fn(&[T]) -> bool,
+        holds: impl Fn(&T) -> bool,
+    ) -> Result<(Vec<T>, Nodes), Nodes> {
         let mut count = Count::new(self.total());
         let mut answers = Vec::with_capacity(self.total());
-        while let Some((_, answer)) = ballot.next().await {
-            match answer.and_then(|answer| calls::read_entries(answer, keys.len())) {
-                Ok(entries) => {
-                    let holds = entries.iter().flatten().any(|entry| entry.holding.is_some());
-                    if holds {
-                        count.yes += 1
-                    } else {
-                        count.no += 1
-                    }
-                    answers.push(entries);
-                }
+        let mut until = None;
+        while answers.len() < quorum_of(self.total()) || !enough(&answers) {
+            if until.is_none() && answers.len() >= quorum_of(self.total()) {
+                until = patience.map(|patience| self.clock.now() + patience);
+            }
+            let next = match until {
+                Some(until) => tokio::time::timeout_at(until, ballot.next()).await.ok().flatten(),
+                None => ballot.next().await,
+            };
+            let Some((_, answer)) = next else { break };
+            match answer.and_then(&read) {
+                Ok(answer) => answers.push(answer),
                 Err(_) => count.failed += 1,
             }
-            if answers.len() >= quorum_of(self.total()) && enough(&answers) {
-                break;
-            }
         }
+        count.yes = answers.iter().filter(|answer| holds(answer)).count();
+        count.no = answers.len() - count.yes;
         // People read `held` as: holds a lease.
         let nodes = Nodes { granted: 0, held: count.yes as u32, ..count.nodes() };
         if answers.len() < quorum_of(self.total()) { Err(nodes) } else { Ok((answers, nodes)) }
     }
 
-    /// What every voting node knows of a semaphore's slots.
-    ///
-    /// # Errors
-    /// The votes, where fewer than a quorum answered.
-    pub async fn survey(self: &Arc<Self>, index: &str) -> Result<(Vec<Survey>, Nodes), Nodes> {
-        let command = Arc::new(calls::survey(index));
-        let mut ballot = self.vote(&command);
-        let mut count = Count::new(self.total());
-        let mut surveys = Vec::with_capacity(self.total());
-        while surveys.len() < quorum_of(self.total()) {
-            let Some((_, answer)) = ballot.next().await else { break };
-            match answer.and_then(Survey::read) {
-                Ok(survey) => {
-                    count.no += 1;
-                    surveys.push(survey);
-                }
-                Err(_) => count.failed += 1,
-            }
-        }
-        if surveys.len() < quorum_of(self.total()) {
-            Err(count.nodes())
-        } else {
-            Ok((surveys, count.nodes()))
-        }
+    /// How long more answers are waited for where those of a quorum disagree: they are about to be in,
+    /// and nobody waits longer than that for a node that hangs.
+    fn tie_patience(&self) -> Duration {
+        (2 * self.round_trip()).clamp(TIE_PATIENCE_MIN, TIE_PATIENCE_MAX)
     }
 
     /// The next token of the sequence under `key`. A round counts only where a quorum stored

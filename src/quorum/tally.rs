@@ -120,6 +120,21 @@ pub fn holder<'a>(
     Some((holding, remaining[quorum - 1]))
 }
 
+/// Whether what `answered` nodes hold settles who holds it: a quorum names one lease with one token, or
+/// none can.
+pub fn is_settled<'a>(
+    holdings: impl Iterator<Item = &'a Holding> + Clone,
+    answered: usize,
+    total: usize,
+) -> bool {
+    let quorum = quorum_of(total);
+    let most = |same: &dyn Fn(&Holding, &Holding) -> bool| {
+        holdings.clone().map(|one| holdings.clone().filter(|h| same(one, h)).count()).max().unwrap_or(0)
+    };
+    most(&|one, h| one.lease == h.lease && one.token == h.token) >= quorum
+        || most(&|one, h| one.lease == h.lease) + (total - answered) < quorum
+}
+
 /// When enough nodes will be free again for somebody: the q-th smallest remaining time over
 /// all nodes, where a free one counts 0 and one that did not answer counts as never.
 pub fn free_in(remaining_ms: impl Iterator<Item = u64>, total: usize) -> Option<u64> {

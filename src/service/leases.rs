@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::semaphores::NoSlots;
-use super::waiting::Ticket;
+use super::semaphores::{Doubt, NoSlots, Picked};
+use super::waiting::{Queued, Ticket, Wish};
 use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
     retry_after,
@@ -124,12 +124,22 @@ enum Try {
     NoQuorum(Nodes),
 }
 
+/// Slots that were asked for in doubt.
+struct Doubted {
+    doubt: Doubt,
+    /// The leases for which they were refused.
+    rivals: Vec<LeaseId>,
+}
+
 struct Contender<'a> {
     service: &'a Service,
     target: &'a Target,
     options: &'a AcquireOptions,
     scope: Scope,
     room: Arc<str>,
+    wish: Wish,
+    /// Whether it has a seat in the room.
+    seated: bool,
     /// As the nodes know it.
     request: Option<Cow<'a, str>>,
     started: Instant,
@@ -161,6 +171,11 @@ impl Service {
             target,
             options,
             room: room_key(&scope),
+            wish: match *target {
+                Target::Semaphore { limit, permits, .. } => Wish { limit, permits },
+                _ => Wish { limit: 1, permits: 1 },
+            },
+            seated: false,
             request: options.request.as_ref().map(|request| request_of(request, &scope)),
             scope,
             started,
@@ -289,13 +304,16 @@ impl Contender<'_> {
         if rooms.is_closed() {
             return Err(ServiceError::ShuttingDown);
         }
-        let queued = rooms.waiting(&self.room) > 0;
-        if queued && (self.options.request.is_some() || self.options.wait_ms == 0) {
-            // Those who wait come first; but the caller's own earlier request is no rival.
+        let queued = self.queued().waiters > 0;
+        // Those who wait come first; but the caller's own earlier request is no rival. Of a semaphore,
+        // what they do not want is there for others.
+        let yields = self.options.wait_ms == 0 && matches!(self.scope, Scope::Records(_));
+        let retries = self.options.wait_ms > 0 && self.options.request.is_some();
+        if queued && (yields || retries) {
             match self.attempt(true).await {
                 Try::Granted(granted) => return Ok(*granted),
-                Try::NoQuorum(nodes) if self.options.wait_ms == 0 => return Err(unavailable(nodes)),
-                Try::Held(refusal) | Try::Split(refusal) if self.options.wait_ms == 0 => {
+                Try::NoQuorum(nodes) if yields => return Err(unavailable(nodes)),
+                Try::Held(refusal) | Try::Split(refusal) if yields => {
                     return Err(self.contended(&refusal).await);
                 }
                 _ => {}
@@ -304,7 +322,7 @@ impl Contender<'_> {
         if self.options.wait_ms == 0 {
             return self.contend(None).await;
         }
-        let ticket = match rooms.enter(&self.room) {
+        let ticket = match rooms.enter(&self.room, self.wish) {
             Ok(ticket) => ticket,
             // Full of those who wait for other names: what is free needs no room.
             Err(full @ ServiceError::TooManyWaiters { .. }) if !queued => {
@@ -315,13 +333,25 @@ impl Contender<'_> {
             }
             Err(why) => return Err(why),
         };
-        let result = Box::pin(self.wait_and_contend(&ticket)).await;
+        self.seated = true;
+        let result = Box::pin(self.wait_and_contend(ticket)).await;
         metrics().waited(self.target.primitive(), self.started.elapsed());
         result
     }
 
-    async fn wait_and_contend(&mut self, ticket: &Ticket) -> Result<Granted, ServiceError> {
+    async fn wait_and_contend(&mut self, ticket: Ticket) -> Result<Granted, ServiceError> {
         if !ticket.turn(self.deadline).await? {
+            if matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused() {
+                // Those in front are being served, one after the other. Who waits no more is due what
+                // they leave, like anybody who does not wait.
+                drop(ticket);
+                self.seated = false;
+                return match self.attempt(false).await {
+                    Try::Granted(granted) => Ok(*granted),
+                    Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
+                    Try::NoQuorum(nodes) => Err(unavailable(nodes)),
+                };
+            }
             return Err(match ticket.board().last() {
                 Some(refusal) => self.contended(&refusal).await,
                 None => unavailable(self.service.engine.tally()),
@@ -330,9 +360,9 @@ impl Contender<'_> {
         if let Some(until) = ticket.board().take_taken_until(self.request.as_deref())
             && let Some(subscription) = ticket.board().subscription()
         {
-            self.pause(ticket, Some(&subscription), Some(until)).await?;
+            self.pause(&ticket, Some(&subscription), Some(until)).await?;
         }
-        self.contend(Some(ticket)).await
+        self.contend(Some(&ticket)).await
     }
 
     /// Tries until granted, refused for good, or out of time.
@@ -341,6 +371,10 @@ impl Contender<'_> {
         loop {
             if self.service.rooms.is_closed() {
                 return Err(ServiceError::ShuttingDown);
+            }
+            if let Some(ticket) = ticket {
+                // Whoever stood here before may have left in its sleep.
+                ticket.board().paused(false);
             }
             let subscription = ticket.and_then(|ticket| ticket.board().subscription());
             if let Some(subscription) = &subscription {
@@ -429,12 +463,15 @@ impl Contender<'_> {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        ticket.board().paused(true);
+        let over = tokio::select! {
             biased;
             () = ticket.closed() => Err(ServiceError::ShuttingDown),
             () = hint => Ok(()),
             () = tokio::time::sleep_until(until) => Ok(()),
-        }
+        };
+        ticket.board().paused(false);
+        over
     }
 
     async fn back_off(&self, splits: u32) {
@@ -451,23 +488,55 @@ impl Contender<'_> {
         self.service.engine.clock().now() >= self.deadline
     }
 
+    /// Who waits for the same.
+    fn queued(&self) -> Queued {
+        self.service.rooms.queued(&self.room, self.wish.limit)
+    }
+
+    /// Slots to ask for, beyond those that others wait for already.
+    async fn pick(&self, look_only: bool) -> Result<Picked, NoSlots> {
+        // Whoever has a seat is the first of its queue, and who only looks takes nothing away.
+        let queued = || if self.seated || look_only { Queued::default() } else { self.queued() };
+        if self.attempts == 0 && self.wish.permits == 1 && queued().waiters == 0 {
+            return Ok(self.service.guess_slot(self.wish.limit));
+        }
+        Box::pin(self.service.pick_slots(&self.scope, self.wish, queued)).await
+    }
+
     /// One round, or as many as a semaphore needs to find that it is full.
     async fn attempt(&mut self, look_only: bool) -> Try {
         /// Slots that somebody else took first, before the semaphore counts as contended.
         const SLOTS_LOST_MAX: u32 = 8;
-        for _ in 0..SLOTS_LOST_MAX {
-            let (mut limit, mut full) = (None, None);
-            if let Target::Semaphore { limit: slots, permits, .. } = *self.target {
-                limit = Some(slots);
-                match self.service.pick_slots(&self.scope, slots, permits, self.attempts == 0).await {
-                    Ok(slots) => self.slots = slots,
+        let mut nodes = Nodes { total: self.service.engine.total() as u32, ..Nodes::default() };
+        nodes.quorum = self.service.engine.quorum();
+        let mut doubted: Option<Doubted> = None;
+        for lost in 1..=SLOTS_LOST_MAX {
+            let (mut limit, mut full, mut doubt) = (None, None, None);
+            if matches!(self.scope, Scope::Slots(_)) {
+                limit = Some(self.wish.limit);
+                let picked = match &doubted {
+                    // The same ones again.
+                    Some(Doubted { doubt, .. }) => {
+                        Ok(Picked { slots: std::mem::take(&mut self.slots), doubt: Some(*doubt) })
+                    }
+                    None => self.pick(look_only).await,
+                };
+                match picked {
+                    Ok(picked) => (self.slots, doubt) = (picked.slots, picked.doubt),
+                    // One of those who wait is being granted something just now: see what it leaves.
+                    Err(NoSlots::Unclear(_)) if lost < SLOTS_LOST_MAX => {
+                        Box::pin(self.back_off(lost)).await;
+                        continue;
+                    }
                     // The caller's own earlier request may be what fills it: look for that one,
                     // at any slot, since the nodes find it by its id.
-                    Err(NoSlots::Full(refusal)) if self.options.request.is_some() => {
+                    Err(NoSlots::Full(refusal) | NoSlots::Unclear(refusal))
+                        if self.options.request.is_some() =>
+                    {
                         self.slots = vec![0];
                         full = Some(refusal);
                     }
-                    Err(NoSlots::Full(refusal)) => return Try::Held(refusal),
+                    Err(NoSlots::Full(refusal) | NoSlots::Unclear(refusal)) => return Try::Held(refusal),
                     Err(NoSlots::NoQuorum(nodes)) => return Try::NoQuorum(nodes),
                 }
             }
@@ -514,9 +583,21 @@ impl Contender<'_> {
                 let held = refusal.held && !(1..=DOUBTS_MAX).contains(&self.doubts);
                 return if held || look_only { Try::Held(refusal) } else { Try::Split(refusal) };
             }
+            nodes = refusal.nodes;
+            doubted = match doubt.filter(|_| refusal.held) {
+                Some(doubt) => {
+                    let rivals: Vec<LeaseId> = refusal.holdings.iter().map(|h| h.lease).collect();
+                    if doubted.is_some_and(|before| before.rivals.iter().any(|one| rivals.contains(one))) {
+                        // Still there: a lease, and not what is left of a round that was lost too.
+                        return Try::Held(Box::new(Refusal { free_in_ms: doubt.free_in_ms, ..*refusal }));
+                    }
+                    Box::pin(self.back_off(lost)).await;
+                    Some(Doubted { doubt, rivals })
+                }
+                None => None,
+            };
         }
         // Every slot that looked free was gone: others are faster just now.
-        let nodes = self.service.engine.tally();
         Try::Split(Box::new(Refusal {
             holdings: Default::default(),
             nodes,

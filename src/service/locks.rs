@@ -20,16 +20,10 @@ pub(crate) fn holdings(answers: &[Vec<Option<Entry>>]) -> Vec<Holding> {
     answers.iter().flatten().flatten().filter_map(|entry| entry.holding.clone()).collect()
 }
 
-/// Whether these answers settle who holds it: a quorum names one lease with one token, or none
-/// can.
+/// Whether these answers settle who holds it.
 fn is_settled(answers: &[Vec<Option<Entry>>], total: usize) -> bool {
-    let holdings = holdings(answers);
-    let quorum = tally::quorum_of(total);
-    let most = |same: &dyn Fn(&Holding, &Holding) -> bool| {
-        holdings.iter().map(|one| holdings.iter().filter(|h| same(one, h)).count()).max().unwrap_or(0)
-    };
-    most(&|one, h| one.lease == h.lease && one.token == h.token) >= quorum
-        || most(&|one, h| one.lease == h.lease) + (total - answers.len()) < quorum
+    let holdings = answers.iter().flatten().flatten().filter_map(|entry| entry.holding.as_ref());
+    tally::is_settled(holdings, answers.len(), total)
 }
 
 /// Whether some lease may have a quorum and none is known to, since nodes did not answer.

@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 
 use super::leases::{holder, unavailable};
+use super::waiting::{Queued, Wish};
 use super::{Holder, Nodes, Service, ServiceError};
 use crate::domain::{LeaseId, Name};
-use crate::node::calls::{Holding, Scope, Survey};
+use crate::node::calls::{Entry, Holding, Scope, Survey};
 use crate::quorum::Refusal;
 use crate::quorum::tally::{self, quorum_of};
 
@@ -34,17 +35,33 @@ pub struct SemaphoreView {
     pub nodes: Nodes,
 }
 
+/// Slots to ask for.
+pub(crate) struct Picked {
+    pub(crate) slots: Vec<u32>,
+    /// Set where too few are free on a quorum of the nodes that answered: the others may have more.
+    pub(crate) doubt: Option<Doubt>,
+}
+
+/// What is known of a semaphore that may be full.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Doubt {
+    /// When one of its leases expires, ms.
+    pub(crate) free_in_ms: Option<u64>,
+}
+
 /// Why there is no slot to ask for.
 pub(crate) enum NoSlots {
-    /// Too few look free.
+    /// Too few look free, or too few beyond those that others wait for.
     Full(Box<Refusal>),
+    /// The same, while the first of those who wait may have taken already what is kept for it.
+    Unclear(Box<Refusal>),
     /// Fewer than a quorum answered.
     NoQuorum(Nodes),
 }
 
 /// Slots below `limit` that may be granted: those free on a quorum of the nodes that
-/// answered, or else those that at least half of all nodes may have free.
-fn free_slots(surveys: &[Survey], limit: u32, wanted: usize, total: usize) -> Vec<u32> {
+/// answered, or else, in doubt, those that at least half of all nodes may have free.
+fn free_slots(surveys: &[Survey], limit: u32, wanted: usize, total: usize) -> (Vec<u32>, bool) {
     let mut taken = vec![0_u8; limit as usize];
     for slot in surveys.iter().flat_map(|survey| &survey.taken) {
         if let Some(count) = taken.get_mut(*slot as usize) {
@@ -58,36 +75,62 @@ fn free_slots(surveys: &[Survey], limit: u32, wanted: usize, total: usize) -> Ve
     };
     let surely = slots(&|taken| free(taken) >= quorum_of(total));
     if surely.len() >= wanted {
-        return surely;
+        return (surely, false);
     }
-    slots(&|taken| (free(taken) + missing) * 2 >= total && free(taken) > 0)
+    (slots(&|taken| (free(taken) + missing) * 2 >= total && free(taken) > 0), true)
+}
+
+/// Whether more answers cannot tell more: enough is free for sure, or too little for sure.
+fn is_clear(surveys: &[Survey], limit: u32, wanted: usize, total: usize) -> bool {
+    let (free, doubtful) = free_slots(surveys, limit, wanted, total);
+    !doubtful || free.len() < wanted
+}
+
+/// Whether these answers settle who holds each of so many slots.
+fn are_settled(answers: &[Vec<Option<Entry>>], slots: usize, total: usize) -> bool {
+    (0..slots).all(|place| {
+        let holdings = answers.iter().filter_map(|entries| entries.get(place)?.as_ref()?.holding.as_ref());
+        tally::is_settled(holdings, answers.len(), total)
+    })
 }
 
 impl Service {
-    /// Which slots to ask for. `guess` names a random one without asking who is where: in a
-    /// semaphore with room, that is one round trip.
+    /// A random slot, without asking who is where: in a semaphore with room, that is one round trip.
+    pub(crate) fn guess_slot(&self, limit: u32) -> Picked {
+        let slot = self.engine.clock().random_below(u64::from(limit)) as u32;
+        Picked { slots: vec![slot], doubt: None }
+    }
+
+    /// Which slots to ask for, where `queued` tells who comes first.
     pub(crate) async fn pick_slots(
         &self,
         scope: &Scope,
-        limit: u32,
-        permits: u32,
-        guess: bool,
-    ) -> Result<Vec<u32>, NoSlots> {
+        wish: Wish,
+        queued: impl Fn() -> Queued,
+    ) -> Result<Picked, NoSlots> {
         let clock = self.engine.clock();
-        if guess && permits == 1 {
-            return Ok(vec![clock.random_below(u64::from(limit)) as u32]);
-        }
-        let Scope::Slots(index) = scope else { return Ok(Vec::new()) };
-        let (surveys, nodes) = self.engine.survey(index).await.map_err(NoSlots::NoQuorum)?;
-        let total = self.engine.total();
-        let wanted = permits as usize;
-        let mut free = free_slots(&surveys, limit, wanted, total);
-        if free.len() < wanted {
-            let expiries = surveys.iter().map(|survey| survey.first_expiry_ms.unwrap_or(0));
-            let free_in_ms = tally::free_in(expiries, total);
-            let refusal =
-                Refusal { holdings: Default::default(), nodes, free_in_ms, held: true, undone: false };
-            return Err(NoSlots::Full(Box::new(refusal)));
+        let Scope::Slots(index) = scope else { return Ok(Picked { slots: Vec::new(), doubt: None }) };
+        let (total, limit, wanted) = (self.engine.total(), wish.limit, wish.permits as usize);
+        let needed = |queued: Queued| wanted + queued.permits;
+        let survey = self.engine.survey(index, |surveys| is_clear(surveys, limit, needed(queued()), total));
+        let (surveys, nodes) = survey.await.map_err(NoSlots::NoQuorum)?;
+        // As they stand now: whoever was granted something meanwhile is found among the taken slots, and
+        // wants it no more.
+        let queued = queued();
+        let needed = needed(queued);
+        let (mut free, doubtful) = free_slots(&surveys, limit, needed, total);
+        let expiries = surveys.iter().map(|survey| survey.first_expiry_ms.unwrap_or(0));
+        let free_in_ms = tally::free_in(expiries, total);
+        if free.len() < needed {
+            let is_full = |survey: &&Survey| {
+                let taken = survey.taken.iter().filter(|&&slot| slot < limit).count();
+                (limit as usize).saturating_sub(taken) < needed
+            };
+            let nodes = Nodes { held: surveys.iter().filter(is_full).count() as u32, ..nodes };
+            let holdings = Default::default();
+            let refusal = Box::new(Refusal { holdings, nodes, free_in_ms, held: true, undone: false });
+            let unclear = free.len() >= wanted && queued.contends;
+            return Err(if unclear { NoSlots::Unclear(refusal) } else { NoSlots::Full(refusal) });
         }
         for place in 0..wanted {
             let other = place + clock.random_below((free.len() - place) as u64) as usize;
@@ -95,7 +138,7 @@ impl Service {
         }
         free.truncate(wanted);
         free.sort_unstable();
-        Ok(free)
+        Ok(Picked { slots: free, doubt: doubtful.then_some(Doubt { free_in_ms }) })
     }
 
     /// Who holds a semaphore.
@@ -120,7 +163,8 @@ impl Service {
     }
 
     async fn read_holders(&self, index: &str, slots_max: usize) -> Result<(Vec<Holder>, Nodes), Nodes> {
-        let (surveys, _) = self.engine.survey(index).await?;
+        // Whatever has a quorum is known to one of any quorum.
+        let (surveys, _) = self.engine.survey(index, |_| true).await?;
         let mut slots: Vec<u32> = surveys.into_iter().flat_map(|survey| survey.taken).collect();
         slots.sort_unstable();
         slots.dedup();
@@ -135,7 +179,8 @@ impl Service {
         for chunk in slots.chunks(READ_CHUNK) {
             let keys: Vec<String> = chunk.iter().map(|slot| format!("{index}/{slot}")).collect();
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            let (answers, seen) = self.engine.read(&keys, |_| false).await?;
+            let settled = |answers: &[Vec<Option<Entry>>]| are_settled(answers, keys.len(), total);
+            let (answers, seen) = self.engine.read_soon(&keys, settled).await?;
             nodes = Nodes { held: nodes.held.max(seen.held), failed: nodes.failed.max(seen.failed), ..nodes };
             for (place, &slot) in chunk.iter().enumerate() {
                 let holdings: Vec<&Holding> = answers
@@ -166,19 +211,28 @@ mod tests {
     #[test]
     fn slots_free_on_a_quorum_come_first() {
         let surveys = [survey(&[0, 1]), survey(&[0]), survey(&[0, 2])];
-        assert_eq!(free_slots(&surveys, 4, 1, 3), vec![1, 2, 3]);
+        assert_eq!(free_slots(&surveys, 4, 1, 3), (vec![1, 2, 3], false));
     }
 
     #[test]
     fn a_slot_that_only_a_missing_node_could_free_is_tried_when_nothing_better_is_left() {
         let surveys = [survey(&[0, 1]), survey(&[0])];
-        assert_eq!(free_slots(&surveys, 2, 1, 3), vec![1]);
-        assert_eq!(free_slots(&surveys, 3, 1, 3), vec![2]);
+        assert_eq!(free_slots(&surveys, 2, 1, 3), (vec![1], true));
+        assert_eq!(free_slots(&surveys, 3, 1, 3), (vec![2], false));
     }
 
     #[test]
     fn slots_beyond_the_limit_of_the_asker_do_not_count() {
         let surveys = [survey(&[7, 8]), survey(&[7, 8])];
-        assert_eq!(free_slots(&surveys, 2, 2, 3), vec![0, 1]);
+        assert_eq!(free_slots(&surveys, 2, 2, 3), (vec![0, 1], false));
+    }
+
+    #[test]
+    fn only_what_nodes_disagree_about_is_worth_another_answer() {
+        let free = [survey(&[]), survey(&[0])];
+        assert!(is_clear(&free, 2, 1, 3) && !is_clear(&free, 2, 2, 3));
+        assert!(is_clear(&[survey(&[0, 1]), survey(&[0, 1])], 2, 1, 3));
+        assert!(is_clear(&[survey(&[0, 1]), survey(&[1])], 2, 2, 3));
+        assert!(!is_clear(&[survey(&[]), survey(&[]), survey(&[0, 1])], 2, 2, 5));
     }
 }

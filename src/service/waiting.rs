@@ -1,10 +1,12 @@
-//! The waiting room: one contender per name at the nodes, the others in order behind it.
+//! The waiting room: one contender per name at the nodes, the others in order behind it. Those who
+//! want permits of a semaphore by another limit stand in another queue: what is full for the one may
+//! have room for the other.
 //!
 //! A waiter is the request's own future, so that a client that leaves drops its
 //! seat and the next one moves up at once, whatever the moment. A room lives
 //! while somebody waits in it, and so does its subscription (PROTOCOL §5).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -31,12 +33,47 @@ pub(crate) struct Rooms {
     shards: [Mutex<HashMap<Arc<str>, Room>>; SHARDS],
 }
 
+/// What is waited for in a room.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    /// Of a semaphore, which all others are with one permit: its permits, as far as this caller knows.
+    pub(crate) limit: u32,
+    /// How many of them.
+    pub(crate) permits: u32,
+}
+
+/// Who waits in a queue now.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Queued {
+    /// How many do.
+    pub(crate) waiters: usize,
+    /// The permits that they want, all together.
+    pub(crate) permits: usize,
+    /// Whether the first of them asks the nodes just now: it may have what it is counted as wanting.
+    pub(crate) contends: bool,
+}
+
+#[derive(Default)]
 struct Room {
-    queue: VecDeque<Arc<Seat>>,
+    /// By limit.
+    queues: BTreeMap<u32, Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    seats: VecDeque<Arc<Seat>>,
+    /// What all of them want.
+    permits: usize,
     board: Arc<NoticeBoard>,
 }
 
-/// What contenders of one room leave for those behind them.
+impl Room {
+    fn waiters(&self) -> usize {
+        self.queues.values().map(|queue| queue.seats.len()).sum()
+    }
+}
+
+/// What contenders of one queue leave for those behind them.
 #[derive(Default)]
 pub(crate) struct NoticeBoard {
     notices: Mutex<Notices>,
@@ -48,6 +85,7 @@ struct Notices {
     last: Option<Arc<Refusal>>,
     taken: Option<Taken>,
     split: bool,
+    paused: bool,
 }
 
 /// Until when, and by which request.
@@ -66,6 +104,7 @@ struct Seat {
 pub(crate) struct Ticket {
     rooms: Arc<Rooms>,
     key: Arc<str>,
+    wish: Wish,
     seat: Arc<Seat>,
     board: Arc<NoticeBoard>,
 }
@@ -93,7 +132,7 @@ impl Rooms {
     }
 
     /// Takes a seat at the end of the queue.
-    pub(crate) fn enter(self: &Arc<Self>, key: &Arc<str>) -> Result<Ticket, ServiceError> {
+    pub(crate) fn enter(self: &Arc<Self>, key: &Arc<str>, wish: Wish) -> Result<Ticket, ServiceError> {
         if self.is_closed() {
             return Err(ServiceError::ShuttingDown);
         }
@@ -109,35 +148,55 @@ impl Rooms {
         });
         let board = {
             let mut shard = self.shard(key);
-            let room = shard
-                .entry(Arc::clone(key))
-                .or_insert_with(|| Room { queue: VecDeque::new(), board: Arc::default() });
-            if room.queue.len() >= self.limits.waiters_per_name_max {
+            let room = shard.entry(Arc::clone(key)).or_default();
+            if room.waiters() >= self.limits.waiters_per_name_max {
                 self.waiters.fetch_sub(1, Ordering::AcqRel);
                 return Err(full);
             }
-            seat.first.store(room.queue.is_empty(), Ordering::Release);
-            room.queue.push_back(Arc::clone(&seat));
-            Arc::clone(&room.board)
+            let queue = room.queues.entry(wish.limit).or_default();
+            seat.first.store(queue.seats.is_empty(), Ordering::Release);
+            queue.seats.push_back(Arc::clone(&seat));
+            queue.permits += wish.permits as usize;
+            Arc::clone(&queue.board)
         };
         metrics().waiters.increment(1.0);
-        Ok(Ticket { rooms: Arc::clone(self), key: Arc::clone(key), seat, board })
+        Ok(Ticket { rooms: Arc::clone(self), key: Arc::clone(key), wish, seat, board })
     }
 
     /// How many wait under `key`.
     pub(crate) fn waiting(&self, key: &str) -> usize {
-        // Mostly nobody waits for anything. A seat is counted before it is taken.
-        if self.waiters.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return 0;
         }
-        self.shard(key).get(key).map_or(0, |room| room.queue.len())
+        self.shard(key).get(key).map_or(0, Room::waiters)
+    }
+
+    /// Who wait under `key` by the same limit.
+    pub(crate) fn queued(&self, key: &str, limit: u32) -> Queued {
+        if self.is_empty() {
+            return Queued::default();
+        }
+        let shard = self.shard(key);
+        let queue = shard.get(key).and_then(|room| room.queues.get(&limit));
+        queue.map_or_else(Queued::default, |queue| Queued {
+            waiters: queue.seats.len(),
+            permits: queue.permits,
+            contends: !queue.board.is_paused(),
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        // Mostly nobody waits for anything. A seat is counted before it is taken.
+        self.waiters.load(Ordering::Acquire) == 0
     }
 
     /// How long the longest waiter has waited.
     pub(crate) fn longest_wait(&self) -> Duration {
         let now = self.engine.clock().now();
         let longest = |shard: &Mutex<HashMap<Arc<str>, Room>>| {
-            lock(shard).values().filter_map(|room| room.queue.front()).map(|seat| seat.since).min()
+            let shard = lock(shard);
+            let queues = shard.values().flat_map(|room| room.queues.values());
+            queues.filter_map(|queue| queue.seats.front()).map(|seat| seat.since).min()
         };
         let since = self.shards.iter().filter_map(longest).min();
         since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
@@ -148,7 +207,9 @@ impl Rooms {
         self.closed.store(true, Ordering::Release);
         self.closing.notify_waiters();
         for shard in &self.shards {
-            lock(shard).values().flat_map(|room| &room.queue).for_each(|seat| seat.wake.notify_one());
+            let shard = lock(shard);
+            let queues = shard.values().flat_map(|room| room.queues.values());
+            queues.flat_map(|queue| &queue.seats).for_each(|seat| seat.wake.notify_one());
         }
     }
 
@@ -200,13 +261,18 @@ impl Drop for Ticket {
         let next = {
             let mut shard = self.rooms.shard(&self.key);
             let Some(room) = shard.get_mut(&self.key) else { return };
-            if room.queue.front().is_some_and(|seat| Arc::ptr_eq(seat, &self.seat)) {
-                room.queue.pop_front();
+            let Some(queue) = room.queues.get_mut(&self.wish.limit) else { return };
+            if queue.seats.front().is_some_and(|seat| Arc::ptr_eq(seat, &self.seat)) {
+                queue.seats.pop_front();
             } else {
-                room.queue.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
+                queue.seats.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
             }
-            let next = room.queue.front().filter(|seat| !seat.first.load(Ordering::Acquire)).cloned();
-            let empty = room.queue.is_empty().then(|| shard.remove(&self.key)).flatten();
+            queue.permits -= self.wish.permits as usize;
+            let next = queue.seats.front().filter(|seat| !seat.first.load(Ordering::Acquire)).cloned();
+            let empty = queue.seats.is_empty().then(|| room.queues.remove(&self.wish.limit)).flatten();
+            if room.queues.is_empty() {
+                shard.remove(&self.key);
+            }
             drop(shard);
             // Its subscription, perhaps the last, ends outside of the lock.
             drop(empty);
@@ -222,7 +288,7 @@ impl Drop for Ticket {
 }
 
 impl NoticeBoard {
-    /// The room's subscription, once made.
+    /// The queue's subscription, once made.
     pub(crate) fn subscription(&self) -> Option<Arc<Subscription>> {
         lock(&self.notices).subscription.clone()
     }
@@ -242,7 +308,7 @@ impl NoticeBoard {
         lock(&self.notices).last = Some(Arc::new(refusal.clone()));
     }
 
-    /// A contender of this room got it: who comes next need not ask before then, or a hint.
+    /// A contender of this queue got it: who comes next need not ask before then, or a hint.
     pub(crate) fn taken_until(&self, until: Instant, request: Option<&str>) {
         lock(&self.notices).taken = Some(Taken { until, request: request.map(Into::into) });
     }
@@ -262,5 +328,15 @@ impl NoticeBoard {
     /// Whether votes were split here.
     pub(crate) fn is_split(&self) -> bool {
         lock(&self.notices).split
+    }
+
+    /// The contender has its refusal and sleeps on it, or goes on.
+    pub(crate) fn paused(&self, paused: bool) {
+        lock(&self.notices).paused = paused;
+    }
+
+    /// Whether the contender asks for nothing now.
+    pub(crate) fn is_paused(&self) -> bool {
+        lock(&self.notices).paused
     }
 }

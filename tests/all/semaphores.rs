@@ -487,3 +487,186 @@ async fn twenty_clients_fill_twenty_slots_on_five_nodes() {
         took[took.len() * 99 / 100]
     );
 }
+
+/// Somebody who waits, once `waiters` do.
+async fn wait(api: &Api, name: &str, body: Value, waiters: u64) -> tokio::task::JoinHandle<Answer> {
+    let waiting = tokio::spawn({
+        let (api, name) = (api.clone(), name.to_owned());
+        async move { acquire(&api, &name, body).await }
+    });
+    eventually("it waits", || async { seen(api, name).await["waiters"] == waiters }).await;
+    waiting
+}
+
+#[tokio::test]
+async fn who_does_not_wait_is_not_refused_by_a_semaphore_with_room() {
+    let api = Shared::nodes(3).api();
+    // Never more than six are in use, and those who stand in the queue are among the six.
+    for limit in [20, 6] {
+        let name = unique("roomy");
+        let mut clients = JoinSet::new();
+        for client in 0..6 {
+            let (api, name) = (api.clone(), name.clone());
+            clients.spawn(async move {
+                let wait_ms = if client % 2 == 0 { 0 } else { 60_000 };
+                let mut refused = 0;
+                for _ in 0..60 {
+                    let answer = acquire(&api, &name, json!({"limit": limit, "wait_ms": wait_ms})).await;
+                    if answer.status == 409 {
+                        refused += 1;
+                        continue;
+                    }
+                    release(&api, &name, &answer.ok()).await;
+                }
+                refused
+            });
+        }
+        let refused: u32 = clients.join_all().await.into_iter().sum();
+        assert_eq!(refused, 0, "of 360, limit {limit}");
+    }
+}
+
+/// Only one of a queue is served at a time: the patience of the others ends while they stand in it.
+#[tokio::test]
+async fn who_waits_for_a_moment_only_is_not_refused_by_a_semaphore_with_room() {
+    let api = Shared::nodes(3).api();
+    let name = unique("impatient");
+    for _ in 0..5 {
+        let mut clients = JoinSet::new();
+        for _ in 0..40 {
+            let (api, name) = (api.clone(), name.clone());
+            clients.spawn(async move { acquire(&api, &name, json!({"limit": 1_000, "wait_ms": 1})).await });
+        }
+        for answer in clients.join_all().await {
+            answer.ok();
+        }
+    }
+}
+
+/// As in a rolling raise of the limit.
+#[tokio::test]
+async fn who_waits_with_another_limit_stands_in_nobodys_way() {
+    let api = Shared::nodes(3).api();
+    let name = unique("raised");
+    let first = acquire(&api, &name, json!({"limit": 1})).await.ok();
+    let old = wait(&api, &name, json!({"limit": 1, "wait_ms": 60_000}), 1).await;
+    for wait_ms in [0, 60_000] {
+        for _ in 0..3 {
+            acquire(&api, &name, json!({"limit": 10, "wait_ms": wait_ms})).await.ok();
+        }
+    }
+    for _ in 0..3 {
+        acquire(&api, &name, json!({"limit": 10})).await.ok();
+    }
+    acquire(&api, &name, json!({"limit": 10})).await.problem(409, "semaphore_full");
+    let new = wait(&api, &name, json!({"limit": 10, "wait_ms": 60_000}), 2).await;
+    assert!(!old.is_finished(), "its slot is taken");
+    // Both hear of it; one gets it, and the next gets what it gives back.
+    release(&api, &name, &first).await;
+    let (mut old, mut new) = (old, new);
+    tokio::select! {
+        lease = &mut old => {
+            release(&api, &name, &lease.unwrap().ok()).await;
+            new.await.unwrap().ok();
+        }
+        lease = &mut new => {
+            release(&api, &name, &lease.unwrap().ok()).await;
+            old.await.unwrap().ok();
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_many_permits_is_not_overtaken_by_those_who_want_few() {
+    let api = Shared::nodes(3).api();
+    let name = unique("many");
+    let first = acquire(&api, &name, json!({"limit": 10})).await.ok();
+    let many = wait(&api, &name, json!({"limit": 10, "permits": 10, "wait_ms": 60_000}), 1).await;
+    for (wait_ms, detail) in [
+        (0, "Too few permits are free for this request and those that wait before it."),
+        (100, "Too few permits became free within wait_ms for this request and those before it."),
+    ] {
+        let few = acquire(&api, &name, json!({"limit": 10, "wait_ms": wait_ms})).await;
+        let problem = few.problem(409, "semaphore_full");
+        assert_eq!(problem["detail"], detail);
+        assert_eq!(problem["holders"].as_array().unwrap().len(), 1, "{problem}");
+    }
+    assert!(!many.is_finished());
+    release(&api, &name, &first).await;
+    assert_eq!(slots(&many.await.unwrap().ok()).len(), 10);
+}
+
+/// One node has nobody's permits, and of the others one is gone: it looks as if something were free.
+#[tokio::test]
+async fn a_full_semaphore_of_which_one_node_knows_nothing_costs_a_few_looks() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let server = Server::start(&options);
+    server.all_voting().await;
+    let (api, name) = (server.api(), unique("missed"));
+    let is = async |node: usize, state: &str| {
+        eventually(state, || async { api.get("/v1/nodes").await.ok()["nodes"][node]["state"] == state })
+            .await;
+    };
+    proxies[0].cut();
+    is(0, "down").await;
+    for _ in 0..3 {
+        acquire(&api, &name, json!({"limit": 3, "ttl_ms": 300_000})).await.ok();
+    }
+    proxies[0].heal();
+    is(0, "voting").await;
+    proxies[2].cut();
+    is(2, "down").await;
+
+    let scripts = || {
+        let calls = |node: &crate::support::Redis| node.commandstats().get("evalsha").copied().unwrap_or(0);
+        cluster.nodes[..2].iter().map(calls).sum::<u64>()
+    };
+    for (wait_ms, most) in [(0, 60), (2_500, 200)] {
+        let before = scripts();
+        let answer = acquire(&api, &name, json!({"limit": 3, "wait_ms": wait_ms})).await;
+        let spent = scripts() - before;
+        let problem = answer.problem(409, "semaphore_full");
+        println!("refused with wait_ms {wait_ms}: {spent} scripts at two nodes, {}", problem["nodes"]);
+        assert!(number(&problem["nodes"], "granted") < number(&problem["nodes"], "quorum"), "{problem}");
+        assert!(number(&problem["nodes"], "held") > 0, "{problem}");
+        assert!(spent <= most, "{spent} scripts with wait_ms {wait_ms}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_node_delays_neither_a_refusal_nor_a_look() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let server = Server::start(&options.with(&["--node-timeout", "30s"]));
+    server.all_voting().await;
+    let (api, name) = (server.api(), unique("slow"));
+    for _ in 0..2 {
+        acquire(&api, &name, json!({"limit": 2, "ttl_ms": 300_000})).await.ok();
+    }
+    let late = Duration::from_secs(20);
+    proxies[2].delay(late);
+    let asked = Instant::now();
+    for wait_ms in [0, 100] {
+        let refused = acquire(&api, &name, json!({"limit": 2, "wait_ms": wait_ms})).await;
+        let problem = refused.problem(409, "semaphore_full");
+        assert_eq!(problem["holders"].as_array().unwrap().len(), 2, "{problem}");
+    }
+    assert_eq!(seen(&api, &name).await["in_use"], 2);
+    assert_eq!(seen(&api, &unique("free")).await["in_use"], 0);
+    assert!(asked.elapsed() < late, "they waited for the slow node: {:?}", asked.elapsed());
+}
+
+#[tokio::test]
+async fn without_a_quorum_nobody_is_said_to_hold_a_semaphore_that_nobody_holds() {
+    let mut cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let (api, name) = (server.api(), unique("never"));
+    cluster.nodes[..2].iter_mut().for_each(crate::support::Redis::kill);
+    let looked = api.get(&format!("/v1/semaphores/{name}")).await;
+    let asked = acquire(&api, &name, json!({"limit": 5, "permits": 2})).await;
+    for answer in [looked, asked] {
+        let problem = answer.problem(503, "quorum_unavailable");
+        assert_eq!(problem["nodes"]["held"], 0, "{problem}");
+    }
+}
