@@ -565,6 +565,8 @@ impl Engine {
                 grant.settle(ballot, votes);
                 return Round::Refused(refusal);
             }
+            // Those that undid it have answered.
+            _ if votes.undone => return Round::Refused(Box::new(votes.refusal())),
             Verdict::NoQuorum | Verdict::Open => return Round::NoQuorum(votes.count.nodes()),
         }
 
@@ -575,8 +577,13 @@ impl Engine {
             let renewal = Renewal::Ttl(ask.ttl_ms);
             let raise = calls::extend(ask.scope, &lease, token, renewal, None, None);
             let raised = Box::pin(self.poll(&Arc::new(raise))).await;
-            if raised.count.extension_verdict() != Verdict::Carried {
-                return Round::NoQuorum(raised.count.nodes());
+            match raised.count.extension_verdict() {
+                Verdict::Carried => {}
+                Verdict::Rejected if ask.request.is_some() => {
+                    votes.undone = true;
+                    return Round::Refused(Box::new(votes.refusal()));
+                }
+                _ => return Round::NoQuorum(raised.count.nodes()),
             }
         }
         let elapsed_ms = self.clock.now().saturating_duration_since(started).as_millis() as u64;
