@@ -181,6 +181,20 @@ impl Grant {
         self.armed = true;
     }
 
+    /// Whether dropping it undoes it.
+    pub fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Gives it back everywhere, unless a retry has taken it over since. `Ok(true)` where a quorum may
+    /// have held it.
+    ///
+    /// # Errors
+    /// As [`Engine::release`].
+    pub async fn release(&self) -> Result<bool, Nodes> {
+        self.engine.release_claimed(&self.scope, &self.lease, self.claim).await
+    }
+
     /// It shall stay.
     pub fn keep(mut self) {
         self.armed = false;
@@ -756,6 +770,15 @@ impl Engine {
     /// # Errors
     /// The votes, where fewer than a quorum answered; the release goes on at the others.
     pub async fn release(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<bool, Nodes> {
+        self.release_claimed(scope, lease, None).await
+    }
+
+    async fn release_claimed(
+        self: &Arc<Self>,
+        scope: &Scope,
+        lease: &LeaseId,
+        claim: Option<Claim>,
+    ) -> Result<bool, Nodes> {
         let until = self.settle_until(self.options.max_ttl_ms);
         let settle = Settle { until, undo: false };
         let channels = scope.channels();
@@ -766,7 +789,7 @@ impl Engine {
             && self.members.iter().all(|member| member.is_voting());
         let tag = if ahead { Tag::from_bits(self.clock.random_bits()) } else { Tag::UNKNOWN };
         let tell = if ahead { Tell::Others(tag) } else { Tell::Everybody };
-        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, None));
+        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
         let mut ballot = self.tell(&command);
         if ahead {
             self.hub.ring_ahead(channels, tag);
