@@ -256,6 +256,15 @@ pub enum Extension {
     NoQuorum(Nodes),
 }
 
+/// Something that may have to be taken back is under way, until this is dropped.
+pub struct Underway(Arc<Engine>);
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.settling.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// The engine. One per API server.
 pub struct Engine {
     members: Vec<Arc<Member>>,
@@ -266,7 +275,7 @@ pub struct Engine {
     board: Arc<Mutex<Board>>,
     hub: Arc<Hub>,
     last_proposed: AtomicU64,
-    /// Rounds whose last answers are not there yet and may leave something to do.
+    /// Rounds whose last answers are not there yet and may leave something to do, and held leases.
     settling: AtomicUsize,
     changed: Arc<Notify>,
 }
@@ -454,6 +463,12 @@ impl Engine {
             && self.members.iter().all(|member| member.unsettled() == 0)
     }
 
+    /// The engine is not settled before the result is dropped.
+    pub fn underway(self: &Arc<Self>) -> Underway {
+        self.settling.fetch_add(1, Ordering::Relaxed);
+        Underway(Arc::clone(self))
+    }
+
     /// `p = max(last proposed + 1, wall clock in µs)` (§2.1), where the wall clock is taken for at most the
     /// clock bound behind the nodes'. As none is granted that is further ahead of any node of its quorum,
     /// whatever was granted twice the bound ago is smaller, wherever it may be forgotten.
@@ -627,15 +642,14 @@ impl Engine {
         if ballot.is_empty() {
             return;
         }
-        let engine = Arc::clone(self);
-        engine.settling.fetch_add(1, Ordering::Relaxed);
+        let underway = self.underway();
         tokio::spawn(async move {
             while let Some((i, answer)) = ballot.next().await {
                 take(i, answer);
             }
             // What it still takes back is a call before this is over.
             drop(take);
-            engine.settling.fetch_sub(1, Ordering::Release);
+            drop(underway);
         });
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::support::http2::post_unread;
 use crate::support::redis::signal;
 use crate::support::{Api, Cluster, EventStream, Shared, eventually, number, secret, token, unique};
 
@@ -339,9 +340,8 @@ async fn semaphores_and_elections_are_held_like_locks() {
     .await;
 }
 
-#[tokio::test]
-async fn a_silent_stream_has_a_heartbeat() {
-    let api = Shared::nodes(3).api();
+/// Returns with the first heartbeat of a stream that holds something else.
+async fn heartbeat(api: &Api) {
     let path = format!("/v1/locks/{}/hold", unique("silent"));
     let mut connection = api.connect().await.unwrap();
     let headers = [("content-type", "application/json")];
@@ -353,8 +353,62 @@ async fn a_silent_stream_has_a_heartbeat() {
             seen += &connection.piece().await;
         }
     };
-    let since = Instant::now();
     tokio::time::timeout(Duration::from_secs(30), comment).await.expect("no heartbeat");
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_in_a_queue_does_not_keep_those_behind_it() {
+    let shared = Shared::nodes(3);
+    let api = shared.api();
+    for kind in ["locks", "semaphores"] {
+        let path = format!("/v1/{kind}/{}", unique("unread"));
+        let body = |mut body: Value| {
+            if kind == "semaphores" {
+                body["limit"] = json!(1);
+            }
+            body
+        };
+        let asked = body(json!({"ttl_ms": 300_000}));
+        let holder = shared.other_api().post(&format!("{path}/acquire"), asked).await.ok();
+        // It takes the first event, and not the heartbeat.
+        let window = b"id: 1\nevent: waiting\ndata: {\"position\":1}\n\n".len() as u32;
+        let asked = body(json!({"ttl_ms": 1_000, "wait_ms": 60_000})).to_string();
+        let _unread = post_unread(api.address(), &format!("{path}/hold"), &asked, window).await.unwrap();
+        let waiters = || async { number(&api.get(&path).await.ok(), "waiters") };
+        eventually("it waits", || async { waiters().await == 1 }).await;
+        heartbeat(&api).await;
+        let next = tokio::spawn({
+            let (api, path, asked) = (api.clone(), path.clone(), body(json!({"wait_ms": 40_000})));
+            async move { api.post(&format!("{path}/acquire"), asked).await }
+        });
+        eventually("another waits behind it", || async { waiters().await == 2 }).await;
+        let body = json!({"lease_id": secret(&holder)});
+        shared.other_api().post(&format!("{path}/release"), body).await.ok();
+        next.await.unwrap().ok();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_drains_gives_back_what_is_held_by_a_client_that_does_not_read() {
+    let cluster = Cluster::new(3);
+    let mut server = cluster.server(&["--shutdown-timeout", "5s"]).await;
+    let mut clients = Vec::new();
+    for (name, wait_ms) in [("unread:now", 0), ("unread:later", 60_000)] {
+        let path = format!("/v1/locks/{name}/hold");
+        let body = json!({"ttl_ms": 300_000, "wait_ms": wait_ms}).to_string();
+        clients.push(post_unread(server.api().address(), &path, &body, 0).await.unwrap());
+        eventually("it holds", || async { !cluster.leases(name).is_empty() }).await;
+    }
+    server.terminate();
+    assert!(server.ended().await.success());
+    assert!(cluster.leases("unread").is_empty());
+}
+
+#[tokio::test]
+async fn a_silent_stream_has_a_heartbeat() {
+    let api = Shared::nodes(3).api();
+    let since = Instant::now();
+    heartbeat(&api).await;
     assert!(since.elapsed() > Duration::from_secs(5), "a heartbeat after {:?}", since.elapsed());
 }
 
