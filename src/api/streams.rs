@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_of_which_nobody_hears_is_given_back_before_its_ttl_is_over_twice() {
+    async fn a_lease_of_which_nobody_hears_is_given_back_when_its_ttl_has_passed() {
         let lease = Lease {
             handle: LeaseHandle { id: LeaseId::from_bits(1), token: Token::new(1).unwrap() },
             ttl_ms: 3_000,
