@@ -608,7 +608,7 @@ impl Engine {
         };
         let nodes = votes.count.nodes();
         if ask.request.is_some() {
-            self.undo_remains(ask.scope, votes, ballot);
+            self.undo_remains(ask.scope, token, votes, ballot);
         }
         Round::Granted(Box::new(Won {
             handle: LeaseHandle { id: lease, token },
@@ -619,12 +619,13 @@ impl Engine {
     }
 
     /// Takes back what an earlier attempt of the same request left at a minority of the nodes, also
-    /// where that answers late (§1.9). Nobody holds it: a quorum has just granted another lease.
-    fn undo_remains(self: &Arc<Self>, scope: &Scope, votes: GrantVotes, ballot: Ballot) {
+    /// where that answers late (§1.9). Nobody holds it: a quorum has just granted another lease. But by
+    /// the time of a late answer that may be gone, and a retry have the next, which has a greater token.
+    fn undo_remains(self: &Arc<Self>, scope: &Scope, token: Token, votes: GrantVotes, ballot: Ballot) {
         let undo = {
             let (engine, scope) = (Arc::clone(self), scope.clone());
             move |holding: Holding| {
-                if holding.same_request {
+                if holding.same_request && holding.token < token {
                     engine.undo_everywhere(&scope, &holding.lease, Tell::Nobody);
                 }
             }
