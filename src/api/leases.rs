@@ -165,10 +165,10 @@ pub async fn hold(
     let slot = ctx.streams.open(Some(target.primitive()))?;
     let render = streams::held_events(ctx, headers, what);
     if options.wait_ms > 0 {
-        return Ok(streams::answer(slot, ctx.service.hold(target, options), render));
+        return Ok(streams::held(ctx, slot, ctx.service.hold(target, options), render));
     }
     let granted = ctx.service.acquire(&target, &options).await?;
-    Ok(streams::answer(slot, ctx.service.hold_granted(held, granted), render))
+    Ok(streams::held(ctx, slot, ctx.service.hold_granted(held, granted), render))
 }
 
 /// The remaining time set anew.

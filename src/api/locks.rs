@@ -335,7 +335,7 @@ pub(super) async fn force_release_lock(
 
 /// Hold a lock while the connection lives.
 ///
-/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client goes away; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, end); `extended` (`Lease`); `lost` (`Problem`, end); `released` (`{reason}`, end: the server drains). A comment every 10 s is the heartbeat. With `wait_ms` 0 a refusal is the plain 409.
+/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client goes away; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, end); `extended` (`Lease`); `lost` (`Problem`, end); `released` (`{reason}`, end: the server drains, or the client does not read). A comment every 10 s is the heartbeat. With `wait_ms` 0 a refusal is the plain 409.
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/hold",

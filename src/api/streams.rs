@@ -1,9 +1,10 @@
 //! Event streams (`text/event-stream`): a lease held while the connection lives, an election observed.
 //!
-//! The body pulls the service's stream when the connection can take more; there is no task per
-//! stream and no buffer. Dropping the body, which hyper does when the client goes away, drops the
-//! service's stream, and that releases the lease. A client that stops reading is not read for
-//! either: its lease is no longer extended and expires.
+//! The body of an observed election pulls the service's stream when the connection can take more. What
+//! holds has a task of its own instead: hyper does not ask a body for more while its client does not
+//! read, and whoever is next in a queue must go on all the same, for those behind it. Dropping the body,
+//! which hyper does when the client goes away, ends the task and drops the service's stream, and that
+//! releases the lease. So does a client that stops reading, after a while.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -21,6 +22,7 @@ use futures_util::{Stream, StreamExt as _};
 use http_body::Frame;
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use utoipa::{PartialSchema as _, ToSchema};
 
@@ -36,6 +38,13 @@ use crate::telemetry::{self, Acquisition};
 
 /// Proxies close connections that are silent for longer, and a dead peer shows when written to.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Events of a hold that wait for their reader. What has no room was out of date soon: an `extended` has
+/// the next one behind it.
+const UNREAD_MAX: usize = 4;
+
+/// A hold whose events nobody takes for so long ends, or for as long as its lease lasts if that is shorter.
+const UNREAD_FOR: Duration = Duration::from_secs(20);
 
 /// How many streams are open, and how many may be.
 pub(super) struct Streams {
@@ -202,6 +211,76 @@ pub(super) async fn observe(
     }))
 }
 
+/// A lease held while its client reads.
+pub(super) fn held<R>(
+    ctx: &Shared,
+    slot: Slot,
+    events: impl Stream<Item = HoldEvent> + Send + 'static,
+    render: R,
+) -> Response
+where
+    R: FnMut(HoldEvent) -> Line + Send + Unpin + 'static,
+{
+    // Boxed once, since a future is moved about on its way into a task, and leaves room for itself there.
+    let events = Box::pin(events);
+    // A server does not end before the lease of a client that is gone is given back.
+    let underway = ctx.service.engine.underway();
+    // Boxed, since it makes room for many events at once.
+    let (tell, mut told) = mpsc::channel::<Box<HoldEvent>>(UNREAD_MAX + 1);
+    tokio::spawn(async move {
+        drive(events, tell).await;
+        drop(underway);
+    });
+    answer(
+        slot,
+        futures_util::stream::poll_fn(move |cx| told.poll_recv(cx).map(|event| Some(*event?))),
+        render,
+    )
+}
+
+/// Passes events on until the last one, or until they are not taken any more.
+async fn drive(mut events: impl Stream<Item = HoldEvent> + Unpin, tell: mpsc::Sender<Box<HoldEvent>>) {
+    // Whatever else waits, there is room for the last one.
+    let Ok(last) = tell.clone().try_reserve_owned() else { return };
+    let (mut unread, mut since, mut patience, mut holds) = (0, Instant::now(), UNREAD_FOR, false);
+    let left = || UNREAD_MAX - tell.capacity();
+    loop {
+        if left() < unread {
+            (unread, since) = (left(), Instant::now());
+        }
+        let event = tokio::select! {
+            biased;
+            () = tell.closed() => return,
+            event = events.next() => event,
+            () = tokio::time::sleep_until(since + patience), if unread > 0 => {
+                if left() < unread {
+                    continue;
+                }
+                // What gives it back goes out before it is called so.
+                drop(events);
+                if holds {
+                    last.send(Box::new(HoldEvent::Released { reason: "unread" }));
+                }
+                return;
+            }
+        };
+        let Some(event) = event else { return };
+        if let HoldEvent::Acquired(lease) | HoldEvent::Extended(lease) = &event {
+            (patience, holds) = (UNREAD_FOR.min(Duration::from_millis(lease.ttl_ms)), true);
+        }
+        if matches!(event, HoldEvent::Denied(_) | HoldEvent::Lost { .. } | HoldEvent::Released { .. }) {
+            last.send(Box::new(event));
+            return;
+        }
+        if unread == 0 {
+            since = Instant::now();
+        }
+        if tell.try_send(Box::new(event)).is_ok() {
+            unread += 1;
+        }
+    }
+}
+
 /// 200 with `events` as they come.
 pub(super) fn answer<S, R>(slot: Slot, events: S, render: R) -> Response
 where
@@ -269,6 +348,8 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{LeaseHandle, LeaseId, Token};
+    use crate::service::{Lease, Nodes, Note};
     use futures_util::stream;
 
     fn numbers(number: u64) -> Line {
@@ -315,6 +396,73 @@ mod tests {
         assert!(streams.open(None).is_err());
         drop(body);
         assert!(streams.open(None).is_ok());
+    }
+
+    fn waiting(count: usize) -> impl Stream<Item = HoldEvent> {
+        stream::iter((1..=count).map(|position| HoldEvent::Waiting { position }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hold_ends_when_nobody_takes_its_events_and_not_before() {
+        let (tell, _told) = mpsc::channel(UNREAD_MAX + 1);
+        let started = Instant::now();
+        drive(waiting(2).chain(stream::pending()), tell).await;
+        assert_eq!(started.elapsed(), UNREAD_FOR);
+
+        let (tell, mut told) = mpsc::channel(UNREAD_MAX + 1);
+        let driven = tokio::spawn(drive(waiting(2).chain(stream::pending()), tell));
+        tokio::time::sleep(UNREAD_FOR / 2).await;
+        assert!(told.recv().await.is_some());
+        // From here on its time counts anew, and as nothing is left unread it has no end.
+        tokio::time::sleep(UNREAD_FOR * 3 / 4).await;
+        assert!(told.recv().await.is_some());
+        tokio::time::sleep(UNREAD_FOR * 100).await;
+        assert!(!driven.is_finished());
+        drop(told);
+        driven.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_of_which_nobody_hears_is_given_back_when_its_ttl_has_passed() {
+        let lease = Lease {
+            handle: LeaseHandle { id: LeaseId::from_bits(1), token: Token::new(1).unwrap() },
+            ttl_ms: 3_000,
+            valid_until: Instant::now(),
+            note: Note::default(),
+            slots: Vec::new(),
+            waited_ms: 0,
+            attempts: 1,
+            nodes: Nodes::default(),
+        };
+        let held = Arc::new(());
+        let holds = Arc::downgrade(&held);
+        let extended = stream::unfold((lease.clone(), held), |(lease, held)| async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((HoldEvent::Extended(lease.clone()), (lease, held)))
+        });
+        let (tell, mut told) = mpsc::channel(UNREAD_MAX + 1);
+        let started = Instant::now();
+        drive(Box::pin(stream::iter([HoldEvent::Acquired(lease)]).chain(extended)), tell).await;
+        assert_eq!(started.elapsed().as_secs(), 3);
+        assert!(holds.upgrade().is_none());
+        let mut events = Vec::new();
+        while let Some(event) = told.recv().await {
+            events.push(event);
+        }
+        assert!(matches!(**events.last().unwrap(), HoldEvent::Released { reason: "unread" }));
+    }
+
+    #[tokio::test]
+    async fn the_last_event_has_room_however_many_wait() {
+        let (tell, mut told) = mpsc::channel(UNREAD_MAX + 1);
+        let last = stream::iter([HoldEvent::Denied(ServiceError::ShuttingDown)]);
+        drive(waiting(100).chain(last), tell).await;
+        for position in 1..=UNREAD_MAX {
+            let event = told.recv().await.unwrap();
+            assert!(matches!(*event, HoldEvent::Waiting { position: p } if p == position));
+        }
+        assert!(matches!(*told.recv().await.unwrap(), HoldEvent::Denied(_)));
+        assert!(told.recv().await.is_none());
     }
 
     #[tokio::test]

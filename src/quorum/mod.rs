@@ -189,6 +189,20 @@ impl Grant {
         self.armed = true;
     }
 
+    /// Whether dropping it undoes it.
+    pub fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Gives it back everywhere, unless a retry has taken it over since. `Ok(true)` where a quorum may
+    /// have held it.
+    ///
+    /// # Errors
+    /// As [`Engine::release`].
+    pub async fn release(&self) -> Result<bool, Nodes> {
+        self.engine.release_claimed(&self.scope, &self.lease, self.claim).await
+    }
+
     /// It shall stay.
     pub fn keep(mut self) {
         self.armed = false;
@@ -250,6 +264,15 @@ pub enum Extension {
     NoQuorum(Nodes),
 }
 
+/// Something that may have to be taken back is under way, until this is dropped.
+pub struct Underway(Arc<Engine>);
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.settling.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// The engine. One per API server.
 pub struct Engine {
     members: Vec<Arc<Member>>,
@@ -260,7 +283,7 @@ pub struct Engine {
     board: Arc<Mutex<Board>>,
     hub: Arc<Hub>,
     last_proposed: AtomicU64,
-    /// Rounds whose last answers are not there yet and may leave something to do.
+    /// Rounds whose last answers are not there yet and may leave something to do, and held leases.
     settling: AtomicUsize,
     changed: Arc<Notify>,
 }
@@ -448,6 +471,12 @@ impl Engine {
             && self.members.iter().all(|member| member.unsettled() == 0)
     }
 
+    /// The engine is not settled before the result is dropped.
+    pub fn underway(self: &Arc<Self>) -> Underway {
+        self.settling.fetch_add(1, Ordering::Relaxed);
+        Underway(Arc::clone(self))
+    }
+
     /// `p = max(last proposed + 1, wall clock in µs)` (§2.1), where the wall clock is taken for at most the
     /// clock bound behind the nodes'. As none is granted that is further ahead of any node of its quorum,
     /// whatever was granted twice the bound ago is smaller, wherever it may be forgotten.
@@ -592,7 +621,7 @@ impl Engine {
         };
         let nodes = votes.count.nodes();
         if ask.request.is_some() {
-            self.undo_remains(ask.scope, votes, ballot);
+            self.undo_remains(ask.scope, token, votes, ballot);
         }
         Round::Granted(Box::new(Won {
             handle: LeaseHandle { id: lease, token },
@@ -603,12 +632,13 @@ impl Engine {
     }
 
     /// Takes back what an earlier attempt of the same request left at a minority of the nodes, also
-    /// where that answers late (§1.9). Nobody holds it: a quorum has just granted another lease.
-    fn undo_remains(self: &Arc<Self>, scope: &Scope, votes: GrantVotes, ballot: Ballot) {
+    /// where that answers late (§1.9). Nobody holds it: a quorum has just granted another lease. But by
+    /// the time of a late answer that may be gone, and a retry have the next, which has a greater token.
+    fn undo_remains(self: &Arc<Self>, scope: &Scope, token: Token, votes: GrantVotes, ballot: Ballot) {
         let undo = {
             let (engine, scope) = (Arc::clone(self), scope.clone());
             move |holding: Holding| {
-                if holding.same_request {
+                if holding.same_request && holding.token < token {
                     engine.undo_everywhere(&scope, &holding.lease, Tell::Nobody);
                 }
             }
@@ -626,15 +656,14 @@ impl Engine {
         if ballot.is_empty() {
             return;
         }
-        let engine = Arc::clone(self);
-        engine.settling.fetch_add(1, Ordering::Relaxed);
+        let underway = self.underway();
         tokio::spawn(async move {
             while let Some((i, answer)) = ballot.next().await {
                 take(i, answer);
             }
             // What it still takes back is a call before this is over.
             drop(take);
-            engine.settling.fetch_sub(1, Ordering::Release);
+            drop(underway);
         });
     }
 
@@ -769,6 +798,15 @@ impl Engine {
     /// # Errors
     /// The votes, where fewer than a quorum answered; the release goes on at the others.
     pub async fn release(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<bool, Nodes> {
+        self.release_claimed(scope, lease, None).await
+    }
+
+    async fn release_claimed(
+        self: &Arc<Self>,
+        scope: &Scope,
+        lease: &LeaseId,
+        claim: Option<Claim>,
+    ) -> Result<bool, Nodes> {
         let until = self.settle_until(self.options.max_ttl_ms);
         let settle = Settle { until, undo: false };
         let channels = scope.channels();
@@ -779,7 +817,7 @@ impl Engine {
             && self.members.iter().all(|member| member.is_voting());
         let tag = if ahead { Tag::from_bits(self.clock.random_bits()) } else { Tag::UNKNOWN };
         let tell = if ahead { Tell::Others(tag) } else { Tell::Everybody };
-        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, None));
+        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
         let mut ballot = self.tell(&command);
         if ahead {
             self.hub.ring_ahead(channels, tag);

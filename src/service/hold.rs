@@ -38,6 +38,11 @@ pub enum HoldEvent {
     },
 }
 
+/// A stream that got the lease of its own earlier request gives it back when it is left, but not before its
+/// first extension, which comes after so long at the latest. What ends sooner may be an attempt that was
+/// given up and came late, and the lease at work elsewhere.
+const LASTS: Duration = Duration::from_secs(5);
+
 /// Counts the release of a lease whose stream is dropped: what it holds is given back then.
 struct Ended {
     service: Service,
@@ -87,13 +92,14 @@ impl Service {
         let service = self.clone();
         async_stream::stream! {
             let Granted { lease, mut grant } = granted;
-            grant.arm();
             let handle = lease.handle;
             let (primitive, token) = (held.primitive(), handle.token);
-            let mut ended = Ended { service: service.clone(), primitive, token, counts: true };
+            let mut ended = Ended { service: service.clone(), primitive, token, counts: grant.is_armed() };
             let mut ttl_ms = lease.ttl_ms;
             let mut valid_until = lease.valid_until;
-            let mut next = service.engine.clock().now() + Duration::from_millis(ttl_ms / 3);
+            let third = Duration::from_millis(ttl_ms / 3);
+            let first = if grant.is_armed() { third } else { third.min(LASTS) };
+            let mut next = service.engine.clock().now() + first;
             yield HoldEvent::Acquired(lease);
             loop {
                 let drained = tokio::select! {
@@ -103,8 +109,7 @@ impl Service {
                 };
                 if drained {
                     ended.counts = false;
-                    // What the release leaves undone, the dropped grant undoes.
-                    let _ = service.release(&held, handle).await;
+                    Box::pin(service.release_grant(primitive, &grant, token)).await;
                     yield HoldEvent::Released { reason: "shutting_down" };
                     return;
                 }
@@ -115,6 +120,8 @@ impl Service {
                         valid_until = lease.valid_until;
                         next = service.engine.clock().now() + Duration::from_millis(ttl_ms / 3);
                         grant.extended(ttl_ms);
+                        grant.arm();
+                        ended.counts = true;
                         yield HoldEvent::Extended(lease);
                     }
                     Ok(Err(ServiceError::LeaseLost { nodes })) => {

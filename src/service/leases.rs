@@ -19,7 +19,7 @@ use super::{
 use crate::domain::{LeaseHandle, LeaseId, Name, RequestId, Token, digest_of_set};
 use crate::node::calls::{Ask, Claim, Holding, Keys, Renewal, Scope};
 use crate::quorum::tally::quorum_of;
-use crate::quorum::{Extension, Order, Refusal, Round, Won};
+use crate::quorum::{Extension, Grant, Order, Refusal, Round, Won};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};
 
 /// Split votes that even a caller who does not wait sits out: of several who ask at the same
@@ -265,6 +265,13 @@ impl Service {
         Ok(released)
     }
 
+    /// Gives back what `grant` holds, unless a retry has taken it over since (§1.9).
+    pub(crate) async fn release_grant(&self, primitive: Primitive, grant: &Grant, token: Token) {
+        if let Ok(true) = count_release(primitive, grant.release().await) {
+            self.count_held(primitive, token);
+        }
+    }
+
     /// Counts for how long a lease was held that is given back now.
     pub(crate) fn count_held(&self, primitive: Primitive, token: Token) {
         // A token is about the time of the grant in µs.
@@ -274,18 +281,19 @@ impl Service {
 
     pub(crate) async fn release_id(&self, held: &Held, lease: &LeaseId) -> Result<bool, ServiceError> {
         let scope = held.scope(self.engine.keys());
-        match self.engine.release(&scope, lease).await {
-            Ok(released) => {
-                let outcome = if released { Release::Released } else { Release::NotHeld };
-                metrics().release(held.primitive(), outcome);
-                Ok(released)
-            }
-            Err(nodes) => {
-                metrics().release(held.primitive(), Release::NoQuorum);
-                Err(unavailable(nodes))
-            }
-        }
+        count_release(held.primitive(), self.engine.release(&scope, lease).await).map_err(unavailable)
     }
+}
+
+/// Counts a release by how it ended.
+fn count_release(primitive: Primitive, released: Result<bool, Nodes>) -> Result<bool, Nodes> {
+    let outcome = match released {
+        Ok(true) => Release::Released,
+        Ok(false) => Release::NotHeld,
+        Err(_) => Release::NoQuorum,
+    };
+    metrics().release(primitive, outcome);
+    released
 }
 
 /// Counts an extension by how it ended.

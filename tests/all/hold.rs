@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::support::http2::post_unread;
+use crate::support::redis::signal;
 use crate::support::{Api, Cluster, EventStream, Shared, eventually, number, secret, token, unique};
 
 async fn hold(api: &Api, name: &str, body: Value) -> EventStream {
@@ -189,6 +192,114 @@ async fn a_server_that_drains_releases_what_its_streams_hold_and_says_so() {
     assert!(one.ended().await.success());
 }
 
+/// What is held in all three ways: its kind, and what a hold of it asks for besides.
+fn kinds() -> [(&'static str, Value); 3] {
+    [("locks", json!({})), ("semaphores", json!({"limit": 1})), ("elections", json!({"candidate": "c"}))]
+}
+
+/// `body` with this ttl and this request id.
+fn retried(mut body: Value, ttl_ms: u64, id: &str) -> Value {
+    body["ttl_ms"] = json!(ttl_ms);
+    body["request_id"] = json!(id);
+    body
+}
+
+#[tokio::test]
+async fn a_server_that_drains_leaves_a_lease_to_the_retry_that_has_taken_it_over() {
+    let cluster = Cluster::new(3);
+    let (mut one, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
+    let mut taken_over = Vec::new();
+    for (kind, body) in kinds() {
+        let path = format!("/v1/{kind}/over");
+        let body = retried(body, 300_000, &unique("request-id"));
+        let hold = format!("{path}/hold");
+        let mut first = one.api().stream("POST", &hold, body.clone()).await.ok().unwrap();
+        let lease = first.expect("acquired").await;
+        let mut second = two.api().stream("POST", &hold, body).await.ok().unwrap();
+        assert_eq!(secret(&second.expect("acquired").await), secret(&lease));
+        taken_over.push((path, lease, first, second));
+    }
+    one.terminate();
+    for (_, _, first, _) in &mut taken_over {
+        first.expect("released").await;
+    }
+    // It ends when all that it had to take back is taken back.
+    assert!(one.ended().await.success());
+    for (path, lease, _, _second) in taken_over {
+        let body = json!({"lease_id": secret(&lease)});
+        two.api().post(&format!("{path}/extend"), body).await.ok();
+    }
+}
+
+/// The request of an attempt that was given up may be read long after its retry was answered.
+#[tokio::test]
+async fn a_hold_that_comes_after_its_own_retry_leaves_it_the_lease() {
+    let cluster = Cluster::new(3);
+    let (mut late, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
+    let mut leases = Vec::new();
+    for wait_ms in [0, 60_000] {
+        for (kind, body) in kinds() {
+            for reads_on in [false, true] {
+                let path = format!("/v1/{kind}/late:{wait_ms}:{reads_on}");
+                let mut body = retried(body.clone(), 300_000, &unique("request-id"));
+                body["wait_ms"] = json!(wait_ms);
+                let mut attempt = late.api().connect().await.unwrap();
+                signal(late.pid(), Signal::SIGSTOP);
+                let headers = [("content-type", "application/json")];
+                let text = body.to_string();
+                let request = late.api().request("POST", &format!("{path}/hold"), &headers, text.as_bytes());
+                attempt.send(&request).await.unwrap();
+                let verb = if kind == "elections" { "campaign" } else { "acquire" };
+                let lease = two.api().post(&format!("{path}/{verb}"), body).await.ok();
+                if reads_on {
+                    signal(late.pid(), Signal::SIGCONT);
+                    let mut seen = String::new();
+                    while !seen.contains("event: acquired") {
+                        seen += &attempt.piece().await;
+                    }
+                    drop(attempt);
+                } else {
+                    drop(attempt);
+                    signal(late.pid(), Signal::SIGCONT);
+                }
+                leases.push((path, lease));
+            }
+        }
+    }
+    eventually("all are missed", || async { late.api().metric("quorate_streams").await == 0.0 }).await;
+    late.terminate();
+    assert!(late.ended().await.success());
+    for (path, lease) in leases {
+        let answer = two.api().post(&format!("{path}/extend"), json!({"lease_id": secret(&lease)})).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_found_its_own_earlier_lease_gives_it_back_once_it_has_held_it() {
+    let shared = Shared::nodes(3);
+    for (kind, body) in kinds() {
+        let path = format!("/v1/{kind}/{}", unique("found"));
+        let body = retried(body, 1_500, &unique("request-id"));
+        let hold = format!("{path}/hold");
+        let mut broken = shared.api().stream("POST", &hold, body.clone()).await.ok().unwrap();
+        let lease = broken.expect("acquired").await;
+        let mut stream = shared.other_api().stream("POST", &hold, body).await.ok().unwrap();
+        assert_eq!(secret(&stream.expect("acquired").await), secret(&lease));
+        drop(broken);
+        stream.expect("extended").await;
+        // So long that it does not end by itself.
+        let body = json!({"lease_id": secret(&lease), "ttl_ms": 300_000});
+        shared.api().post(&format!("{path}/extend"), body).await.ok();
+        drop(stream);
+        eventually("it is given back", || async {
+            let seen = shared.api().get(&path).await.ok();
+            seen["held"] == false || seen["in_use"] == 0 || seen["leader"] == Value::Null
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn semaphores_and_elections_are_held_like_locks() {
     let shared = Shared::nodes(3);
@@ -229,9 +340,8 @@ async fn semaphores_and_elections_are_held_like_locks() {
     .await;
 }
 
-#[tokio::test]
-async fn a_silent_stream_has_a_heartbeat() {
-    let api = Shared::nodes(3).api();
+/// Returns with the first heartbeat of a stream that holds something else.
+async fn heartbeat(api: &Api) {
     let path = format!("/v1/locks/{}/hold", unique("silent"));
     let mut connection = api.connect().await.unwrap();
     let headers = [("content-type", "application/json")];
@@ -243,8 +353,62 @@ async fn a_silent_stream_has_a_heartbeat() {
             seen += &connection.piece().await;
         }
     };
-    let since = Instant::now();
     tokio::time::timeout(Duration::from_secs(30), comment).await.expect("no heartbeat");
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_in_a_queue_does_not_keep_those_behind_it() {
+    let shared = Shared::nodes(3);
+    let api = shared.api();
+    for kind in ["locks", "semaphores"] {
+        let path = format!("/v1/{kind}/{}", unique("unread"));
+        let body = |mut body: Value| {
+            if kind == "semaphores" {
+                body["limit"] = json!(1);
+            }
+            body
+        };
+        let asked = body(json!({"ttl_ms": 300_000}));
+        let holder = shared.other_api().post(&format!("{path}/acquire"), asked).await.ok();
+        // It takes the first event, and not the heartbeat.
+        let window = b"id: 1\nevent: waiting\ndata: {\"position\":1}\n\n".len() as u32;
+        let asked = body(json!({"ttl_ms": 1_000, "wait_ms": 60_000})).to_string();
+        let _unread = post_unread(api.address(), &format!("{path}/hold"), &asked, window).await.unwrap();
+        let waiters = || async { number(&api.get(&path).await.ok(), "waiters") };
+        eventually("it waits", || async { waiters().await == 1 }).await;
+        heartbeat(&api).await;
+        let next = tokio::spawn({
+            let (api, path, asked) = (api.clone(), path.clone(), body(json!({"wait_ms": 40_000})));
+            async move { api.post(&format!("{path}/acquire"), asked).await }
+        });
+        eventually("another waits behind it", || async { waiters().await == 2 }).await;
+        let body = json!({"lease_id": secret(&holder)});
+        shared.other_api().post(&format!("{path}/release"), body).await.ok();
+        next.await.unwrap().ok();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_drains_gives_back_what_is_held_by_a_client_that_does_not_read() {
+    let cluster = Cluster::new(3);
+    let mut server = cluster.server(&["--shutdown-timeout", "5s"]).await;
+    let mut clients = Vec::new();
+    for (name, wait_ms) in [("unread:now", 0), ("unread:later", 60_000)] {
+        let path = format!("/v1/locks/{name}/hold");
+        let body = json!({"ttl_ms": 300_000, "wait_ms": wait_ms}).to_string();
+        clients.push(post_unread(server.api().address(), &path, &body, 0).await.unwrap());
+        eventually("it holds", || async { !cluster.leases(name).is_empty() }).await;
+    }
+    server.terminate();
+    assert!(server.ended().await.success());
+    assert!(cluster.leases("unread").is_empty());
+}
+
+#[tokio::test]
+async fn a_silent_stream_has_a_heartbeat() {
+    let api = Shared::nodes(3).api();
+    let since = Instant::now();
+    heartbeat(&api).await;
     assert!(since.elapsed() > Duration::from_secs(5), "a heartbeat after {:?}", since.elapsed());
 }
 

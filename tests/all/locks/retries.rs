@@ -1,5 +1,7 @@
 //! `request_id` and `Idempotency-Key`: a retry is safe.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::support::{Cluster, Server, Shared, eventually, number, secret, token, unique};
@@ -113,6 +115,27 @@ async fn a_retry_whose_lease_remains_at_a_minority_starts_anew() {
     assert!(token(&second) > token(&first));
     api.extend(&name, &first).await.problem(409, "lease_lost");
     api.extend(&name, &second).await.ok();
+}
+
+/// A vote that comes late may name the lease of a retry that was granted after this one was given up.
+#[tokio::test]
+async fn what_a_late_vote_names_is_not_taken_for_the_remains_of_an_earlier_attempt() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let mut one = Server::start(&options.with(&["--node-timeout", "20s"]));
+    one.all_voting().await;
+    let two = cluster.server(&[]).await;
+    let body = json!({"request_id": "late-vote", "ttl_ms": 300_000});
+    proxies[2].delay(Duration::from_secs(2));
+    let mut attempt = one.api().stream("POST", "/v1/locks/late/hold", body.clone()).await.ok().unwrap();
+    attempt.expect("acquired").await;
+    drop(attempt);
+    eventually("it is given back", || async { cluster.leases("late").is_empty() }).await;
+    let retry = two.api().acquire("late", body).await.ok();
+    one.terminate();
+    // It ends when it has heard of the last vote.
+    assert!(one.ended().await.success());
+    two.api().extend("late", &retry).await.ok();
 }
 
 /// The retry goes to a server that cannot see one of the nodes that hold the lease. For all that

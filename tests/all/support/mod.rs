@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod http;
+pub mod http2;
 pub mod proxy;
 pub mod redis;
 pub mod server;
