@@ -4,12 +4,14 @@
 //! that comes from outside is made by a fallible constructor that says which
 //! rule was broken, so that the layers above never check twice.
 
+mod edition;
 mod ids;
 mod labels;
 mod name;
 mod primitive;
 mod ttl;
 
+pub use edition::Edition;
 pub use ids::{LeaseHandle, LeaseId, RequestId, Token};
 pub use labels::{Candidate, Metadata, Owner, Value};
 pub use name::Name;

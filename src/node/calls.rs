@@ -334,11 +334,12 @@ impl std::fmt::Display for Tag {
     }
 }
 
-/// Command of extend.lua. `data` replaces what is stored with the lease, `claim` takes it over.
+/// Command of extend.lua. `token` is carried, where it is known for certain; `data` replaces what is
+/// stored with the lease unless that is of a later [`Edition`](crate::domain::Edition); `claim` takes it over.
 pub fn extend(
     scope: &Scope,
     lease: &LeaseId,
-    token: Token,
+    token: Option<Token>,
     renewal: Renewal,
     data: Option<&str>,
     claim: Option<Claim>,
@@ -352,9 +353,15 @@ pub fn extend(
         Renewal::Own => "own     ",
         Renewal::Keep => "keep    ",
     };
-    let token = Digits::<16>::of(token.get());
+    let token = Digits::<16>::of(token.map_or(0, Token::get));
     let parts = [token.as_str(), lease.expose(), renewal, data.unwrap_or("")];
     by_lease(Command::new(Script::Extend), &parts, scope, claim)
+}
+
+/// Command of extend.lua that gives `data` to a copy of the lease which has earlier, and leaves it as it
+/// is otherwise.
+pub fn update(scope: &Scope, lease: &LeaseId, data: &str) -> Command {
+    extend(scope, lease, None, Renewal::Keep, Some(data), None)
 }
 
 /// A call of extend.lua or release.lua: its keys, its text, and more where that is of use.

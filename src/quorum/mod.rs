@@ -9,6 +9,7 @@ pub mod hub;
 mod list;
 pub mod tally;
 
+use std::cmp;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,9 +19,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::hub::Hub;
-use self::tally::{Count, Verdict, quorum_of};
+use self::tally::{Count, Named, Verdict, quorum_of};
 use crate::clock::Clock;
-use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, drift_ms, validity_ms};
+use crate::domain::{Edition, LeaseHandle, LeaseId, Nodes, Token, drift_ms, validity_ms};
 use crate::node::ballot::{Ballot, Vote};
 use crate::node::calls::{
     self, Ask, Bounds, Claim, Entry, Extended, GrantVote, Holding, Keys, Renewal, Scope, Survey, Tag, Tell,
@@ -34,6 +35,9 @@ use crate::telemetry::metrics;
 /// How long the last votes are waited for where they tell a tie from a lease that is held.
 const TIE_PATIENCE_MIN: Duration = Duration::from_millis(2);
 const TIE_PATIENCE_MAX: Duration = Duration::from_millis(50);
+
+/// How long a reader waits at most for what it has read to reach a quorum.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Settings of an engine.
 #[derive(Debug, Clone)]
@@ -145,8 +149,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The lease that a quorum names, and until it expires, ms.
-    pub fn holder(&self) -> Option<(&Holding, u64)> {
+    /// The lease that a quorum names.
+    pub fn holder(&self) -> Option<Named<'_>> {
         tally::holder(self.holdings.iter(), self.nodes.total as usize)
     }
 
@@ -251,7 +255,7 @@ impl Drop for Grant {
 pub enum Extension {
     /// A quorum still held the lease.
     Extended {
-        /// What is stored with it.
+        /// What is stored with it; of its data the latest edition that was seen.
         stored: Extended,
         /// Until when the holder may rely on it.
         valid_until: Instant,
@@ -604,7 +608,7 @@ impl Engine {
         if !exact {
             metrics().fencing_raises.increment(1);
             let renewal = Renewal::Ttl(ask.ttl_ms);
-            let raise = calls::extend(ask.scope, &lease, token, renewal, None, None);
+            let raise = calls::extend(ask.scope, &lease, Some(token), renewal, None, None);
             let raised = Box::pin(self.poll(&Arc::new(raise))).await;
             match raised.count.extension_verdict() {
                 Verdict::Carried => {}
@@ -705,6 +709,9 @@ impl Engine {
         let mut votes = ExtendVotes {
             count: Count::new(self.total()),
             stored: None,
+            edition: Edition::default(),
+            latest: 0,
+            behind: 0,
             lost: SmallVec::new(),
             ballot: self.vote(command),
         };
@@ -715,8 +722,9 @@ impl Engine {
         votes
     }
 
-    /// Sets the remaining time of a lease that a quorum still holds (§1.6), and heals nodes
-    /// that lost it (§1.7). With `claim`, a retry takes it over from an earlier attempt.
+    /// Sets the remaining time of a lease that a quorum still holds (§1.6), heals nodes that lost
+    /// it (§1.7), and gives the latest data to those that missed it. With `claim`, a retry takes it
+    /// over from an earlier attempt.
     pub async fn extend(
         self: &Arc<Self>,
         scope: &Scope,
@@ -726,7 +734,7 @@ impl Engine {
         claim: Option<Claim>,
     ) -> Extension {
         let LeaseHandle { id, token } = &handle;
-        let command = calls::extend(scope, id, *token, renewal, data, claim);
+        let command = calls::extend(scope, id, Some(*token), renewal, data, claim);
         let started = self.clock.now();
         let mut votes = self.poll(&Arc::new(command)).await;
         // Who says no says that it does not hold this lease, and not that it holds another.
@@ -755,8 +763,8 @@ impl Engine {
         self.undo(scope, lease, u64::MAX, until, tell, None);
     }
 
-    /// Gives the lease back to nodes that said they lost it, and to stragglers that say so later.
-    /// No answer is waited for, let alone counted.
+    /// Gives the lease back to nodes that said they lost it, the latest data to those that have
+    /// earlier, and either to stragglers that say so later. No answer is waited for, let alone counted.
     fn heal(
         self: &Arc<Self>,
         scope: &Scope,
@@ -765,32 +773,50 @@ impl Engine {
         valid_until: Instant,
         votes: ExtendVotes,
     ) {
-        let ExtendVotes { lost, ballot, .. } = votes;
-        if lost.is_empty() && ballot.is_empty() {
+        let ExtendVotes { lost, ballot, edition, behind, .. } = votes;
+        if lost.is_empty() && ballot.is_empty() && behind == 0 {
             return;
         }
-        let heal = {
+        let mend = {
             let (engine, scope, stored) = (Arc::clone(self), scope.clone(), stored.clone());
-            move |(i, node_ms): (usize, u64)| {
-                // From the node's answer on, less than what was left when it arrived here.
-                let left = valid_until.saturating_duration_since(engine.clock.now()).as_millis() as u64;
-                if left > 0 {
-                    let (keys, bounds, ends_ms) = (&engine.keys, &engine.bounds, node_ms + left);
-                    let LeaseHandle { id, token } = &handle;
-                    let command = calls::heal(keys, bounds, &scope, id, *token, &stored, ends_ms);
-                    engine.members[i].vote(&Arc::new(command), engine.clock.now(), None);
-                }
+            move |i: usize, lost_at_ms: Option<u64>| {
+                let LeaseHandle { id, token } = &handle;
+                let command = match lost_at_ms {
+                    Some(node_ms) => {
+                        // From the node's answer on, less than what was left when it arrived here.
+                        let left =
+                            valid_until.saturating_duration_since(engine.clock.now()).as_millis() as u64;
+                        if left == 0 {
+                            return;
+                        }
+                        let (keys, bounds, ends_ms) = (&engine.keys, &engine.bounds, node_ms + left);
+                        calls::heal(keys, bounds, &scope, id, *token, &stored, ends_ms)
+                    }
+                    None => calls::update(&scope, id, &stored.data),
+                };
+                engine.members[i].vote(&Arc::new(command), engine.clock.now(), None);
             }
         };
-        lost.into_iter().for_each(&heal);
+        lost.into_iter().for_each(|(i, node_ms)| mend(i, Some(node_ms)));
+        (0..self.total()).filter(|i| behind & (1 << i) != 0).for_each(|i| mend(i, None));
         self.take_late(ballot, move |i, answer| {
             if let Ok(answer) = answer {
                 let node_ms = answer.node_ms;
-                if let Ok(None) = Extended::read(answer) {
-                    heal((i, node_ms));
+                match Extended::read(answer) {
+                    Ok(None) => mend(i, Some(node_ms)),
+                    Ok(Some(copy)) if Edition::split(&copy.data).0 < edition => mend(i, None),
+                    _ => {}
                 }
             }
         });
+    }
+
+    /// Brings what was read to a quorum, where that was not known to have it: whoever reads after
+    /// this sees the same or later. A lease that is over is left alone.
+    pub async fn settle_data(self: &Arc<Self>, scope: &Scope, lease: &LeaseId, data: &str) {
+        let command = Arc::new(calls::update(scope, lease, data));
+        // Where one node is full and another hangs, nobody waits for long.
+        let _ = tokio::time::timeout(SETTLE_PATIENCE, self.poll(&command)).await;
     }
 
     /// Takes a lease away on every node. `Ok(true)` where a quorum may have held it.
@@ -1100,8 +1126,14 @@ impl GrantVotes {
 /// Votes of an extension so far.
 struct ExtendVotes {
     count: Count,
-    /// What the node with the least remaining time stores.
+    /// What the node with the least remaining time stores, with the latest data of all.
     stored: Option<Extended>,
+    /// The edition of that data.
+    edition: Edition,
+    /// One bit a node that has this data.
+    latest: u64,
+    /// One bit a node that has earlier data.
+    behind: u64,
     /// Nodes that do not hold it, and their clocks when they said so.
     lost: SmallVec<[(usize, u64); 5]>,
     /// Votes still out.
@@ -1112,10 +1144,29 @@ impl ExtendVotes {
     fn take(&mut self, i: usize, answer: Vote) {
         let node_ms = answer.as_ref().map_or(0, |answer| answer.node_ms);
         match answer.and_then(Extended::read) {
-            Ok(Some(extended)) => {
+            Ok(Some(mut extended)) => {
                 self.count.yes += 1;
-                if self.stored.as_ref().is_none_or(|least| extended.remaining_ms < least.remaining_ms) {
-                    self.stored = Some(extended);
+                let (edition, _) = Edition::split(&extended.data);
+                let order = edition.cmp(&self.edition);
+                match order {
+                    cmp::Ordering::Less => self.behind |= 1 << i,
+                    cmp::Ordering::Equal => self.latest |= 1 << i,
+                    cmp::Ordering::Greater => {
+                        self.behind |= std::mem::replace(&mut self.latest, 1 << i);
+                        self.edition = edition;
+                    }
+                }
+                match &mut self.stored {
+                    None => self.stored = Some(extended),
+                    Some(stored) => {
+                        if order == cmp::Ordering::Greater {
+                            std::mem::swap(&mut stored.data, &mut extended.data);
+                        }
+                        if extended.remaining_ms < stored.remaining_ms {
+                            extended.data = std::mem::take(&mut stored.data);
+                            *stored = extended;
+                        }
+                    }
                 }
             }
             Ok(None) => {

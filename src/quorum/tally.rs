@@ -1,6 +1,6 @@
 //! Counting votes: pure functions, so that every case of N = 1…5 is tested without a runtime.
 
-use crate::domain::{LeaseId, Nodes};
+use crate::domain::{Edition, LeaseId, Nodes, Token};
 use crate::node::calls::Holding;
 
 /// ⌊N/2⌋ + 1 of the **configured** N, never of the nodes that happen to answer.
@@ -98,16 +98,27 @@ pub fn token_of(granted: &[u64], total: usize) -> (u64, bool) {
     (token, exact >= quorum_of(total))
 }
 
-/// The lease that a quorum of nodes names, with its `remaining_ms` there: the smallest
-/// over the quorum that keeps it longest, since the lease ends when the quorum does.
-///
-/// A node that granted late may store a higher token than was reported, until the first
-/// extension; so the token is the one that a quorum stores or, where too few answered to
-/// tell, the smallest.
-pub fn holder<'a>(
-    holdings: impl Iterator<Item = &'a Holding> + Clone,
-    total: usize,
-) -> Option<(&'a Holding, u64)> {
+/// A lease as a quorum of nodes names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named<'a> {
+    /// Which one.
+    pub lease: LeaseId,
+    /// Its token. A node that granted late may store a higher one than was reported, until the
+    /// first extension; so it is the one that a quorum stores or, where too few answered to tell,
+    /// the smallest.
+    pub token: Token,
+    /// What is left of it: the smallest over the quorum that keeps it longest, since the lease
+    /// ends when the quorum does.
+    pub remaining_ms: u64,
+    /// What is stored with it: the latest edition, also where only one node has it. What a quorum
+    /// once stored is then never taken back by a node that missed it.
+    pub data: &'a str,
+    /// Whether an earlier edition was seen, too.
+    pub is_behind: bool,
+}
+
+/// The lease that a quorum of nodes names.
+pub fn holder<'a>(holdings: impl Iterator<Item = &'a Holding> + Clone, total: usize) -> Option<Named<'a>> {
     let quorum = quorum_of(total);
     let count = |fits: &dyn Fn(&Holding) -> bool| holdings.clone().filter(|h| fits(h)).count();
     let lease: LeaseId = holdings.clone().find(|one| count(&|h| h.lease == one.lease) >= quorum)?.lease;
@@ -115,9 +126,13 @@ pub fn holder<'a>(
     let holding = of_lease()
         .find(|one| count(&|h| h.lease == lease && h.token == one.token) >= quorum)
         .or_else(|| of_lease().min_by_key(|h| h.token))?;
+    let token = holding.token;
+    let edition = |holding: &Holding| Edition::split(&holding.data).0;
+    let newest = of_lease().max_by_key(|h| edition(h))?;
+    let is_behind = of_lease().any(|h| edition(h) < edition(newest));
     let mut remaining: Vec<u64> = of_lease().map(|h| h.remaining_ms).collect();
     remaining.sort_unstable_by(|a, b| b.cmp(a));
-    Some((holding, remaining[quorum - 1]))
+    Some(Named { lease, token, remaining_ms: remaining[quorum - 1], data: &newest.data, is_behind })
 }
 
 /// Whether what `answered` nodes hold settles who holds it: a quorum names one lease with one token, or
@@ -156,7 +171,6 @@ pub fn highest_fence(fences: &[u64], total: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Token;
 
     /// All ways in which n votes can fall, in order of arrival.
     fn arrivals(n: usize) -> Vec<Vec<u8>> {
@@ -290,9 +304,9 @@ mod tests {
         let split = [holding(1, 50), holding(2, 60), holding(3, 70)];
         assert!(holder(split.iter(), 3).is_none());
         let held = [holding(1, 50), holding(2, 60), holding(1, 70)];
-        assert_eq!(holder(held.iter(), 3).unwrap().1, 50);
+        assert_eq!(holder(held.iter(), 3).unwrap().remaining_ms, 50);
         let all = [holding(1, 50), holding(1, 60), holding(1, 70)];
-        assert_eq!(holder(all.iter(), 3).unwrap().1, 60);
+        assert_eq!(holder(all.iter(), 3).unwrap().remaining_ms, 60);
     }
 
     #[test]
@@ -300,10 +314,30 @@ mod tests {
         let with =
             |remaining_ms, token| Holding { token: Token::new(token).unwrap(), ..holding(1, remaining_ms) };
         let all = [with(50, 9), with(50, 5), with(50, 5)];
-        assert_eq!(holder(all.iter(), 3).unwrap().0.token.get(), 5);
-        assert_eq!(holder(all[..2].iter(), 3).unwrap().0.token.get(), 5);
+        assert_eq!(holder(all.iter(), 3).unwrap().token.get(), 5);
+        assert_eq!(holder(all[..2].iter(), 3).unwrap().token.get(), 5);
         let raised = [with(50, 9), with(50, 9), with(50, 5)];
-        assert_eq!(holder(raised.iter(), 3).unwrap().0.token.get(), 9);
+        assert_eq!(holder(raised.iter(), 3).unwrap().token.get(), 9);
+    }
+
+    #[test]
+    fn the_latest_data_of_a_lease_wins_whoever_answers_first_and_how_few_have_it() {
+        let first = Edition::default();
+        let (second, third) = (first.next(9, 9), first.next(9, 9).next(1, 1));
+        let with =
+            |lease, edition: Edition| Holding { data: edition.join("{}".into()), ..holding(lease, 50) };
+        let data = |editions: [Edition; 2]| {
+            let copies = editions.map(|edition| with(1, edition));
+            let named = holder(copies.iter(), 3).unwrap();
+            (Edition::split(named.data).0, named.is_behind)
+        };
+        assert_eq!(data([first, first]), (first, false));
+        assert_eq!(data([first, second]), (second, true));
+        assert_eq!(data([third, second]), (third, true));
+        assert_eq!(data([third, third]), (third, false));
+        let other = [with(1, first), with(2, third), with(1, first)];
+        let named = holder(other.iter(), 3).unwrap();
+        assert_eq!((named.data, named.is_behind), ("{}", false));
     }
 
     #[test]

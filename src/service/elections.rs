@@ -39,7 +39,7 @@ pub struct LeaderView {
 impl LeaderView {
     fn new(seen: Inspection) -> Self {
         let revision = match &seen.holder {
-            Some(leader) => format!("{:x}-{}", leader.token.get(), leader.note.proclaimed),
+            Some(leader) => format!("{:x}-{}", leader.token.get(), leader.note.edition),
             None => "vacant".to_owned(),
         };
         Self { holder: seen.holder, revision, waiters: seen.waiters, nodes: seen.nodes }
@@ -264,7 +264,8 @@ impl Service {
         }
     }
 
-    /// Changes what the leader proclaims; the lease's remaining time stays as it is.
+    /// Changes what the leader proclaims; the lease's remaining time stays as it is. Of several at
+    /// the same time, each comes just before one of a later edition, and the latest stays.
     ///
     /// # Errors
     /// [`ServiceError::LeaseLost`], [`ServiceError::QuorumUnavailable`].
@@ -274,14 +275,18 @@ impl Service {
         handle: LeaseHandle,
         value: Value,
     ) -> Result<Lease, ServiceError> {
-        let held = Held::Election(name.clone());
+        let clock = self.engine.clock();
+        let (held, began_us) = (Held::Election(name.clone()), clock.wall_us());
         let round =
             async |note: Option<&Note>| self.renew_uncounted(&held, handle, Renewal::Keep, note).await;
         let proclaimed = async {
             let mut note = round(None).await?.note;
             note.value = Some(value);
-            note.proclaimed += 1;
-            round(Some(&note)).await
+            // At least the latest that a quorum stores is among what was read.
+            note.edition = note.edition.next(began_us, clock.random_bits());
+            let lease = round(Some(&note)).await?;
+            // Stored by a quorum, or replaced there by a later edition already.
+            Ok(Lease { note, ..lease })
         }
         .await;
         count_extension(Primitive::Election, &proclaimed);

@@ -16,9 +16,9 @@ use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
     retry_after,
 };
-use crate::domain::{LeaseHandle, LeaseId, Name, RequestId, Token, digest_of_set};
+use crate::domain::{Edition, LeaseHandle, LeaseId, Name, RequestId, Token, digest_of_set};
 use crate::node::calls::{Ask, Claim, Holding, Keys, Renewal, Scope};
-use crate::quorum::tally::quorum_of;
+use crate::quorum::tally::{Named, quorum_of};
 use crate::quorum::{Extension, Grant, Order, Refusal, Round, Won};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};
 
@@ -684,11 +684,7 @@ impl Contender<'_> {
     async fn contended(&self, refusal: &Refusal) -> ServiceError {
         let holders = match self.target {
             Target::Semaphore { name, .. } => self.service.semaphore_holders(name).await,
-            _ => refusal
-                .holder()
-                .map(|(holding, left)| holder(holding, left, Vec::new()))
-                .into_iter()
-                .collect(),
+            _ => refusal.holder().map(|named| holder(&named, Vec::new())).into_iter().collect(),
         };
         ServiceError::Contended {
             primitive: self.target.primitive(),
@@ -701,8 +697,8 @@ impl Contender<'_> {
 }
 
 /// A lease as everyone may see it.
-pub(crate) fn holder(holding: &Holding, remaining_ms: u64, slots: Vec<u32>) -> Holder {
-    Holder { token: holding.token, remaining_ms, note: read_note(&holding.data), slots }
+pub(crate) fn holder(named: &Named<'_>, slots: Vec<u32>) -> Holder {
+    Holder { token: named.token, remaining_ms: named.remaining_ms, note: read_note(named.data), slots }
 }
 
 pub(crate) fn unavailable(nodes: Nodes) -> ServiceError {
@@ -712,10 +708,11 @@ pub(crate) fn unavailable(nodes: Nodes) -> ServiceError {
 /// What is stored with a lease, as the nodes keep it.
 pub(crate) fn write_note(note: &Note) -> String {
     // A map of strings always serializes.
-    serde_json::to_string(note).unwrap_or_default()
+    note.edition.join(serde_json::to_string(note).unwrap_or_default())
 }
 
 /// Back from the nodes; what cannot be read is shown as nothing.
 pub(crate) fn read_note(data: &str) -> Note {
-    serde_json::from_str(data).unwrap_or_default()
+    let (edition, data) = Edition::split(data);
+    Note { edition, ..serde_json::from_str(data).unwrap_or_default() }
 }

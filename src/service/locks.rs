@@ -1,9 +1,11 @@
 //! Locks: looking at one, listing them, releasing one by force.
 
+use smallvec::smallvec;
+
 use super::leases::{holder, unavailable};
 use super::{Held, Inspection, Nodes, Service, ServiceError};
 use crate::domain::{Name, Token};
-use crate::node::calls::{Entry, Holding};
+use crate::node::calls::{Entry, Holding, Scope};
 use crate::quorum::tally;
 
 /// One page of locks.
@@ -65,13 +67,20 @@ impl Service {
             .iter()
             .map(|entries| entries.first().and_then(Option::as_ref).map_or(0, |entry| entry.fence))
             .collect();
-        Ok(self.inspection(key, &holdings(&answers), &fences, nodes))
+        let holdings = holdings(&answers);
+        if let Some(named) = tally::holder(holdings.iter(), total)
+            && named.is_behind
+        {
+            // What is shown now must not be taken back to whoever looks next and asks other nodes.
+            let scope = Scope::Records(smallvec![key.into()]);
+            Box::pin(self.engine.settle_data(&scope, &named.lease, named.data)).await;
+        }
+        Ok(self.inspection(key, &holdings, &fences, nodes))
     }
 
     fn inspection(&self, key: &str, holdings: &[Holding], fences: &[u64], nodes: Nodes) -> Inspection {
         let total = self.engine.total();
-        let holder =
-            tally::holder(holdings.iter(), total).map(|(holding, left)| holder(holding, left, Vec::new()));
+        let holder = tally::holder(holdings.iter(), total).map(|named| holder(&named, Vec::new()));
         Inspection {
             holder,
             highest_token: tally::highest_fence(fences, total).and_then(|fence| Token::new(fence).ok()),

@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::domain::{Candidate, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value};
+use crate::domain::{Candidate, Edition, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value};
 pub use crate::domain::{Nodes, Primitive};
 
 pub use self::elections::LeaderView;
@@ -120,13 +120,9 @@ pub struct Note {
     /// Semaphores: the limit that was asked for.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Elections: how often it proclaimed, so that A → B → A is seen.
-    #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
-    pub proclaimed: u64,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+    /// Elections: changes with each proclaim, so that A → B → A is seen. Stands before the rest.
+    #[serde(skip)]
+    pub edition: Edition,
 }
 
 /// A lease as its holder gets it.

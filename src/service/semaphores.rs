@@ -171,7 +171,7 @@ impl Service {
         slots.truncate(slots_max);
 
         let total = self.engine.total();
-        let mut leases: BTreeMap<LeaseId, (Holding, u64, Vec<u32>)> = BTreeMap::new();
+        let mut leases: BTreeMap<LeaseId, Holder> = BTreeMap::new();
         let mut nodes = Nodes { total: total as u32, quorum: self.engine.quorum(), ..Nodes::default() };
         if slots.is_empty() {
             nodes = Nodes { held: 0, failed: self.engine.tally().failed, ..nodes };
@@ -187,14 +187,13 @@ impl Service {
                     .iter()
                     .filter_map(|entries| entries.get(place)?.as_ref()?.holding.as_ref())
                     .collect();
-                if let Some((holding, left)) = tally::holder(holdings.into_iter(), total) {
-                    let lease = leases.entry(holding.lease);
-                    lease.or_insert_with(|| (holding.clone(), left, Vec::new())).2.push(slot);
+                if let Some(named) = tally::holder(holdings.into_iter(), total) {
+                    let lease = leases.entry(named.lease);
+                    lease.or_insert_with(|| holder(&named, Vec::new())).slots.push(slot);
                 }
             }
         }
-        let mut holders: Vec<Holder> =
-            leases.into_values().map(|(holding, left, slots)| holder(&holding, left, slots)).collect();
+        let mut holders: Vec<Holder> = leases.into_values().collect();
         holders.sort_unstable_by(|a, b| a.slots.cmp(&b.slots));
         Ok((holders, nodes))
     }

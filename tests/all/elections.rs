@@ -161,6 +161,179 @@ async fn what_the_leader_proclaims_is_seen_and_changes_the_revision() {
     assert_eq!(different.len(), revisions.len(), "{revisions:?}");
 }
 
+/// What each node stores with the leader's lease, from the data on; nothing where it stores none.
+fn copies(cluster: &Cluster, name: &str) -> Vec<String> {
+    let key = format!("quorate:election:{name}");
+    let copy = |node: &crate::support::Redis| {
+        let record: Option<String> = node.command(&["GET", &key]);
+        record.and_then(|record| Some(record.get(85..)?.split_once(' ')?.1.to_owned())).unwrap_or_default()
+    };
+    cluster.nodes.iter().map(copy).collect()
+}
+
+fn agree(copies: &[String]) -> bool {
+    copies.iter().all(|copy| *copy == copies[0])
+}
+
+/// A full node votes and reads, and takes nothing new.
+fn set_full(node: &crate::support::Redis, full: bool) {
+    node.command::<()>(&["CONFIG", "SET", "maxmemory", if full { "1" } else { "0" }]);
+}
+
+async fn proclaim(api: &Api, name: &str, leadership: &Value, value: &str) -> Answer {
+    call(api, name, "proclaim", json!({"lease_id": secret(leadership), "value": value})).await
+}
+
+#[tokio::test]
+async fn what_was_proclaimed_is_not_taken_back_by_a_node_that_missed_it() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let name = unique("missed");
+    let body = json!({"candidate": "a", "value": "old", "ttl_ms": 60_000});
+    let leadership = call(&api, &name, "campaign", body).await.ok();
+    let mut observer = observe(&api, &name).await;
+    assert_eq!(observer.expect("leader").await["value"], "old");
+    set_full(&cluster.nodes[2], true);
+    let proclaimed = proclaim(&api, &name, &leadership, "new").await.ok();
+    assert_eq!(number(&proclaimed["nodes"], "granted"), 2);
+    // Whoever looks or contends now asks one node that has it and one that has not.
+    cluster.nodes[1].stop();
+    let revision = leader(&api, &name).await["revision"].clone();
+    for _ in 0..40 {
+        let seen = leader(&api, &name).await;
+        assert_eq!((&seen["value"], &seen["revision"]), (&json!("new"), &revision));
+        let refused = campaign(&api, &name, "b").await.problem(409, "election_lost");
+        assert_eq!(refused["holder"]["value"], "new");
+    }
+    cluster.nodes[1].resume();
+    set_full(&cluster.nodes[2], false);
+    for _ in 0..20 {
+        let extended = call(&api, &name, "extend", json!({"lease_id": secret(&leadership)})).await.ok();
+        assert_eq!(extended["value"], "new");
+    }
+    eventually("an extension brought it to the node that missed it", || async {
+        call(&api, &name, "extend", json!({"lease_id": secret(&leadership)})).await.ok();
+        agree(&copies(&cluster, &name))
+    })
+    .await;
+    proclaim(&api, &name, &leadership, "newer").await.ok();
+    assert_eq!(observer.expect("leader").await["value"], "new");
+    assert_eq!(observer.expect("leader").await["value"], "newer");
+}
+
+#[tokio::test]
+async fn a_revision_is_not_used_again_after_a_node_missed_a_proclaim() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    for _ in 0..5 {
+        let name = unique("counted");
+        let leadership = campaign(&api, &name, "a").await.ok();
+        let mut revisions = vec![leader(&api, &name).await["revision"].clone()];
+        for (full, value) in [(true, "1"), (true, "2"), (false, "3"), (false, "4")] {
+            set_full(&cluster.nodes[2], full);
+            proclaim(&api, &name, &leadership, value).await.ok();
+            let seen = leader(&api, &name).await;
+            assert_eq!(seen["value"], value);
+            assert!(
+                !revisions.contains(&seen["revision"]),
+                "{value}: {} after {revisions:?}",
+                seen["revision"]
+            );
+            revisions.push(seen["revision"].clone());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_lost_the_lease_gets_it_back_with_what_was_proclaimed_last() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    for _ in 0..10 {
+        let name = unique("healed");
+        let leadership = call(&api, &name, "campaign", json!({"candidate": "a", "value": "old"})).await.ok();
+        set_full(&cluster.nodes[2], true);
+        proclaim(&api, &name, &leadership, "new").await.ok();
+        set_full(&cluster.nodes[2], false);
+        cluster.nodes[1].command::<()>(&["DEL", &format!("quorate:election:{name}")]);
+        let extended = call(&api, &name, "extend", json!({"lease_id": secret(&leadership)})).await.ok();
+        assert_eq!(extended["value"], "new");
+        eventually("all nodes have it", || async {
+            call(&api, &name, "extend", json!({"lease_id": secret(&leadership)})).await.ok();
+            agree(&copies(&cluster, &name))
+        })
+        .await;
+    }
+}
+
+/// A proclaim that reaches one node only is refused, and is seen or not: but not taken back once seen.
+#[tokio::test]
+async fn a_value_that_somebody_saw_is_not_taken_back() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let name = unique("seen");
+    let leadership = call(&api, &name, "campaign", json!({"candidate": "a", "value": "old"})).await.ok();
+    eventually("all nodes have the lease", || async { agree(&copies(&cluster, &name)) }).await;
+    let key = format!("quorate:election:{name}");
+    let before: Vec<String> = cluster.nodes.iter().map(|node| node.command(&["GET", &key])).collect();
+    proclaim(&api, &name, &leadership, "new").await.ok();
+    eventually("all nodes have the value", || async { agree(&copies(&cluster, &name)) }).await;
+    for (node, record) in cluster.nodes.iter().zip(before).skip(1) {
+        node.command::<()>(&["SET", &key, &record, "KEEPTTL"]);
+    }
+    cluster.nodes[1].stop();
+    assert_eq!(leader(&api, &name).await["value"], "new");
+    cluster.nodes[1].resume();
+    server.all_voting().await;
+    cluster.nodes[0].stop();
+    assert_eq!(leader(&api, &name).await["value"], "new");
+    cluster.nodes[0].resume();
+}
+
+#[tokio::test]
+async fn proclaims_at_the_same_time_have_a_revision_each_and_all_agree_on_the_last() {
+    let cluster = Cluster::new(3);
+    let (one, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
+    let (one, two) = (one.api(), two.api());
+    for other in [&one, &two].repeat(20) {
+        let name = unique("race");
+        let leadership = campaign(&one, &name, "a").await.ok();
+        let known: Mutex<HashMap<String, Value>> = Mutex::default();
+        let know = |seen: &Value| {
+            let mut known = known.lock().unwrap();
+            let value = known.entry(seen["revision"].to_string()).or_insert_with(|| seen["value"].clone());
+            assert_eq!(*value, seen["value"], "revision {}", seen["revision"]);
+        };
+        let look = async || {
+            for api in [&one, &two].repeat(5) {
+                know(&leader(api, &name).await);
+            }
+        };
+        let (x, y, ()) = tokio::join!(
+            proclaim(&one, &name, &leadership, "x"),
+            proclaim(other, &name, &leadership, "y"),
+            look()
+        );
+        assert_eq!((&x.ok()["value"], &y.ok()["value"]), (&json!("x"), &json!("y")));
+        look().await;
+        eventually("the nodes agree", || async {
+            call(&one, &name, "extend", json!({"lease_id": secret(&leadership)})).await.ok();
+            agree(&copies(&cluster, &name))
+        })
+        .await;
+        look().await;
+        let last = leader(&one, &name).await;
+        assert_eq!(leader(&two, &name).await["revision"], last["revision"]);
+        // What comes after both has another one.
+        proclaim(&two, &name, &leadership, "z").await.ok();
+        look().await;
+        assert_eq!(leader(&one, &name).await["value"], "z");
+    }
+}
+
 #[tokio::test]
 async fn a_long_poll_answers_as_soon_as_the_revision_differs() {
     let shared = Shared::nodes(3);

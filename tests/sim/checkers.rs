@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use quorate::domain::LeaseHandle;
+use quorate::domain::{Edition, LeaseHandle};
+use quorate::service::Note;
 use tokio::time::Instant;
 
 use crate::world::World;
@@ -53,6 +54,15 @@ struct Register {
     unfenced: BTreeSet<usize>,
 }
 
+/// What leaders proclaimed.
+#[derive(Default)]
+struct Proclaimed {
+    /// The latest edition of a term that was told to be stored.
+    told: BTreeMap<u64, Edition>,
+    /// What each edition of a term says.
+    says: BTreeMap<(u64, Edition), String>,
+}
+
 #[derive(Default, Clone, Copy, Debug)]
 pub struct Counts {
     pub grants: u64,
@@ -96,6 +106,7 @@ pub struct State {
     /// Tokens told, of a resource: never twice.
     tokens: Vec<BTreeSet<u64>>,
     registers: Vec<Register>,
+    proclaimed: Proclaimed,
     order: u64,
     pub counts: Counts,
     pub violations: Vec<String>,
@@ -118,6 +129,7 @@ impl Checkers {
             floor: vec![0; resources],
             tokens: vec![BTreeSet::new(); resources],
             registers: (0..resources).map(|_| Register::default()).collect(),
+            proclaimed: Proclaimed::default(),
             order: 0,
             counts: Counts::default(),
             violations: Vec::new(),
@@ -137,6 +149,13 @@ impl Checkers {
     /// From outside of the checkers: something that must not happen did.
     pub fn violate(&self, what: String) {
         self.violated(&mut self.lock(), what);
+    }
+
+    /// A number that nobody else gets.
+    pub fn next(&self) -> u64 {
+        let mut state = self.lock();
+        state.order += 1;
+        state.order
     }
 
     /// A call that may grant begins.
@@ -368,6 +387,37 @@ impl Checkers {
             }
             state.registers[resource].fence = token;
             state.registers[resource].fenced.insert(index);
+        }
+    }
+
+    /// A proclaim was told to be stored.
+    pub fn proclaimed(&self, term: u64, note: &Note) {
+        self.shown(term, note, None);
+        let told = &mut self.lock().proclaimed.told;
+        let latest = told.entry(term).or_default();
+        *latest = note.edition.max(*latest);
+    }
+
+    /// The latest edition of each term that was told to be stored.
+    pub fn editions_told(&self) -> BTreeMap<u64, Edition> {
+        self.lock().proclaimed.told.clone()
+    }
+
+    /// Somebody was shown what the leader proclaims: nothing earlier than what was `told` before he
+    /// asked, and the same of one edition as everybody else.
+    pub fn shown(&self, term: u64, note: &Note, told: Option<&BTreeMap<u64, Edition>>) {
+        let mut state = self.lock();
+        let (edition, value) = (note.edition, format!("{:?}", note.value));
+        if let Some(&latest) = told.and_then(|told| told.get(&term))
+            && edition < latest
+        {
+            let what = format!("term {term} is shown with edition {edition} after {latest} was stored");
+            self.violated(&mut state, what);
+        }
+        let says = state.proclaimed.says.entry((term, edition)).or_insert_with(|| value.clone());
+        if *says != value {
+            let what = format!("edition {edition} of term {term} says {says} and {value}");
+            self.violated(&mut state, what);
         }
     }
 

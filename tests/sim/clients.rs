@@ -454,12 +454,23 @@ impl Client {
 
     async fn proclaim(&mut self, holding: &Holding) {
         let Held::Election(name) = &holding.held else { return };
-        let process = self.any_process();
-        let value = Value::new("here").expect("a value");
         let town = Arc::clone(&self.town);
-        let call = town.at(&process, process.service.proclaim(name, holding.handle, value));
-        if let Ok(Some(Ok(lease))) = timeout(Duration::from_secs(3), call).await {
-            town.checkers.extended(holding.index, lease.handle, lease.valid_until);
+        let proclaim = async |process: Process| {
+            let value = Value::new(&format!("here {}", town.checkers.next())).expect("a value");
+            let call = town.at(&process, process.service.proclaim(name, holding.handle, value));
+            if let Ok(Some(Ok(lease))) = timeout(Duration::from_secs(3), call).await {
+                town.checkers.extended(holding.index, lease.handle, lease.valid_until);
+                town.checkers.proclaimed(lease.handle.token.get(), &lease.note);
+            }
+        };
+        let (one, two) = (self.any_process(), self.any_process());
+        if self.chance(50) {
+            tokio::join!(proclaim(one), proclaim(two));
+        } else {
+            proclaim(one).await;
+        }
+        for _ in 0..3 {
+            self.see_leader().await;
         }
     }
 
@@ -564,16 +575,7 @@ impl Client {
                     town.checkers.inspected(lock, began, holder.token.get());
                 }
             }
-            2 => {
-                let call = town.at(&process, process.service.get_leader(&town.names.election, None, 0));
-                if let Ok(Some(Ok(seen))) = timeout(patience, call).await
-                    && let Some(holder) = seen.holder
-                    && seen.nodes.failed == 0
-                {
-                    let election = town.names.election_resource();
-                    town.checkers.inspected(election, began, holder.token.get());
-                }
-            }
+            2 => self.see_leader().await,
             _ => {
                 let call = town.at(&process, process.service.get_semaphore(&town.names.semaphore));
                 if let Ok(Some(Ok(seen))) = timeout(patience, call).await
@@ -581,6 +583,22 @@ impl Client {
                 {
                     town.checkers.violate(format!("{} permits in use of {}", seen.in_use, town.names.limit));
                 }
+            }
+        }
+    }
+
+    async fn see_leader(&mut self) {
+        let town = Arc::clone(&self.town);
+        let process = self.any_process();
+        let (began, told) = (Instant::now(), town.checkers.editions_told());
+        let call = town.at(&process, process.service.get_leader(&town.names.election, None, 0));
+        if let Ok(Some(Ok(seen))) = timeout(Duration::from_secs(3), call).await
+            && let Some(holder) = seen.holder
+        {
+            let term = holder.token.get();
+            town.checkers.shown(term, &holder.note, Some(&told));
+            if seen.nodes.failed == 0 {
+                town.checkers.inspected(town.names.election_resource(), began, term);
             }
         }
     }

@@ -1,9 +1,11 @@
 -- Sets the remaining time of a lease that is still held, and carries its token:
--- the second fencing round, extending, proclaiming. All keys or none. Part of answer().
+-- the second fencing round, extending, proclaiming, giving a copy what it missed. All keys or none.
+-- Part of answer().
 --
 -- KEYS  key × n, or the index of a semaphore
--- text  E   2 token, 16 digits   18 lease id   50 ttl in ms, 8 digits, or 'own' (as granted) or
---       'keep' (as it is), filled up with spaces   58 new data or ''
+-- text  E   2 token, 16 digits, or zeros (as it is)   18 lease id   50 ttl in ms, 8 digits, or 'own'
+--       (as granted) or 'keep' (as it is), filled up with spaces   58 new data or ''; what is stored
+--       stays where it is of a later edition
 -- ARGV  where it takes more:  1 a claim: from now on only who names it undoes the grant; or '-'
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
 -- Reply {1, remaining, ttl, data, request, slots}; 0 not held (any more); -2
@@ -37,7 +39,8 @@ if op == 69 then
   end
 
   -- One lease: the rest is the same under every key.
-  local _, _, expires, _, own, request, data = parse(record)
+  local _, held, expires, _, own, request, data = parse(record)
+  if token == '0000000000000000' then token = digits(held) end
   local ttl, remaining, ends, forgotten, longer = own, expires - now, nil, nil, nil
   if given == 'keep    ' then
     _, ends, forgotten, longer = life(remaining)
@@ -47,7 +50,7 @@ if op == 69 then
     ttl, ends, forgotten, longer = life(given)
     remaining = ttl
   end
-  if #text > 57 then data = sub(text, 58) end
+  if #text > 57 and edition(sub(text, 58)) >= edition(data) then data = sub(text, 58) end
   local asked = string.match(request, '^[^+]+')
   if claim ~= '-' then request = asked .. '+' .. claim end
   if index then

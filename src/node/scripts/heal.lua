@@ -22,17 +22,19 @@ local n = tonumber(ARGV[9])
 local index = KEYS[4 + n]
 local ends = tonumber(ARGV[4])
 if ends <= now then return {0, now} end
-local fences = {}
+local fences, data = {}, ARGV[10]
 for i = 4, 3 + n do
   fences[i] = ARGV[3]
   local record = redis.call('GET', KEYS[i])
   if record then
-    local fence, _, expires, lease = parse(record)
+    local fence, _, expires, lease, _, _, stored = parse(record)
     if expires > now then
       if lease ~= ARGV[2] then return {0, now} end
       -- Held here, but not whole: another key of it was lost, or its place in the index.
-      -- What is left is never shortened, and keeps the tokens that were issued since.
+      -- What is left is never shortened, and keeps the tokens that were issued since and the
+      -- later data.
       ends = math.max(ends, expires)
+      if edition(stored) > edition(data) then data = stored end
       if fence > token then fences[i] = sub(record, 27, 42) end
     elseif fence > token or (fence == token and lease == '') then
       -- A later lease has been here and is gone, or this one was released:
@@ -49,7 +51,7 @@ if index then
   for i = 11, 10 + n do redis.call('ZADD', index, ends, ARGV[i]) end
 end
 for i = 4, 3 + n do
-  local rest = fences[i] .. lease_part(fences[i], ARGV[3], ARGV[5], ARGV[2], ARGV[8], ARGV[10])
+  local rest = fences[i] .. lease_part(fences[i], ARGV[3], ARGV[5], ARGV[2], ARGV[8], data)
   redis.call('SET', KEYS[i], ends .. '0000000000000' .. rest, 'PX', remaining + ARGV[7])
 end
 local life = remaining + ARGV[7]

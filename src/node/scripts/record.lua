@@ -17,7 +17,8 @@
 --   44 TTL      ms, 8 digits    52 LEASE  32 hex digits    84 a space
 --   85 [TOKEN and a space, with '<']   REQUEST and a space   DATA, opaque, to the end
 --               REQUEST is the caller's request id or '-'; once a retry of the request has taken
---               the lease over, then + and that retry's claim (§1.9)
+--               the lease over, then + and that retry's claim (§1.9). DATA that replaced other
+--               begins with its edition, 48 digits: of two copies the one of the later is kept
 --
 -- From FENCE on, this is the text that an acquire is sent with.
 local sub, byte = string.sub, string.byte
@@ -44,6 +45,11 @@ local function parse(record)
   local request, data = string.match(rest, '^(%S+) (.*)$')
   local expires, ttl = sub(record, 1, 13), sub(record, 44, 51)
   return fence, tonumber(token), tonumber(expires), sub(record, 52, 83), tonumber(ttl), request, data
+end
+
+-- The edition of data, '' of the first: the greater as text is the later.
+local function edition(data)
+  return string.match(data, '^' .. string.rep('%d', 48)) or ''
 end
 
 -- What follows FENCE; all of it text but the TTL.
