@@ -389,6 +389,8 @@ pub struct Extended {
     pub request: Option<String>,
     /// Of a semaphore: its slots.
     pub slots: Vec<u32>,
+    /// Whether it ends sooner than it did before.
+    pub shortened: bool,
 }
 
 impl Extended {
@@ -400,7 +402,7 @@ impl Extended {
         if !answer.done {
             return Ok(None);
         }
-        let [remaining, ttl, data, request, slots] = answer.rest.as_slice() else {
+        let [remaining, ttl, data, request, slots, shortened @ ..] = answer.rest.as_slice() else {
             return Err(NodeError::Nonsense);
         };
         let read = || {
@@ -410,6 +412,7 @@ impl Extended {
                 data: data.as_text()?.to_owned(),
                 request: Some(request.as_text()?).filter(|&r| r != "-").map(str::to_owned),
                 slots: read_slots(slots).ok()?,
+                shortened: !shortened.is_empty(),
             })
         };
         read().map(Some).ok_or(NodeError::Nonsense)

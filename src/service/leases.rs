@@ -238,16 +238,22 @@ impl Service {
         let scope = held.scope(self.engine.keys());
         let data = note.map(write_note);
         match self.engine.extend(&scope, handle, renewal, data.as_deref(), None).await {
-            Extension::Extended { stored, valid_until, nodes } => Ok(Lease {
-                handle,
-                ttl_ms: stored.ttl_ms,
-                valid_until,
-                note: read_note(&stored.data),
-                slots: stored.slots,
-                waited_ms: 0,
-                attempts: 1,
-                nodes,
-            }),
+            Extension::Extended { stored, valid_until, nodes } => {
+                if stored.shortened {
+                    // Whoever sleeps until it ends would sleep too long.
+                    self.engine.publish(scope.channels());
+                }
+                Ok(Lease {
+                    handle,
+                    ttl_ms: stored.ttl_ms,
+                    valid_until,
+                    note: read_note(&stored.data),
+                    slots: stored.slots,
+                    waited_ms: 0,
+                    attempts: 1,
+                    nodes,
+                })
+            }
             Extension::Lost(nodes) => Err(ServiceError::LeaseLost { nodes }),
             Extension::NoQuorum(nodes) => Err(unavailable(nodes)),
         }

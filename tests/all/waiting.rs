@@ -530,3 +530,27 @@ async fn nodes_are_listened_to_only_while_somebody_waits() {
     waiting.iter().for_each(JoinHandle::abort);
     eventually("nobody listens", || async { channels() == [0, 0, 0] }).await;
 }
+
+#[tokio::test]
+async fn a_lease_whose_end_comes_nearer_is_not_waited_for_until_its_old_one() {
+    let shared = Shared::nodes(3);
+    for waiter in [shared.api(), shared.other_api()] {
+        let mut waits = Vec::new();
+        for _ in 0..5 {
+            let name = unique("shorter");
+            let holder = shared.api();
+            let lease = holder.acquire(&name, json!({"ttl_ms": 60_000})).await.ok();
+            let waiting = wait(&waiter, &name, json!({"wait_ms": 60_000}));
+            eventually("it waits", || async { waiters(&waiter, &name).await == 1 }).await;
+            // Until it has found that the lease is held, and for how long.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let body = json!({"lease_id": secret(&lease), "ttl_ms": 200});
+            holder.post(&format!("/v1/locks/{name}/extend"), body).await.ok();
+            let since = Instant::now();
+            waiting.await.unwrap().ok();
+            waits.push(since.elapsed());
+        }
+        // Without being told it looks every two seconds.
+        assert!(median(waits.clone()) < Duration::from_millis(1_500), "{waits:?}");
+    }
+}

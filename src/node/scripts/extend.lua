@@ -8,7 +8,7 @@
 --       stays where it is of a later edition
 -- ARGV  where it takes more:  1 a claim: from now on only who names it undoes the grant; or '-'
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
--- Reply {1, remaining, ttl, data, request, slots}; 0 not held (any more); -2
+-- Reply {1, remaining, ttl, data, request, slots}, and 1 where it ends sooner now; 0 not held (any more); -2
 if op == 69 then
   local token, mine, given = sub(text, 2, 17), sub(text, 18, 49), sub(text, 50, 57)
   local claim = m > 0 and ARGV[a] or '-'
@@ -66,6 +66,7 @@ if op == 69 then
     call('PEXPIRE', index .. '//' .. mine, remaining)
     if asked ~= '-' then call('PEXPIRE', index .. '///' .. asked, remaining) end
   end
+  if tonumber(remaining) < expires - now then return {1, remaining, ttl, data, request, slots, 1} end
   return {1, remaining, ttl, data, request, slots}
 end
 
