@@ -540,7 +540,7 @@ fn only_what_is_still_held_is_extended() {
     assert_eq!(extend(&node, &BOTH, B, P, "own"), "0");
     at(&node, 10_000);
     assert_eq!(extend(&node, &BOTH, A, P, "keep"), "1 20000 30000 {} - ");
-    assert_eq!(extend(&node, &BOTH, A, P, "5000"), "1 5000 5000 {} - ");
+    assert_eq!(extend(&node, &BOTH, A, P, "5000"), "1 5000 5000 {} -  1");
     assert_eq!(extend(&node, &BOTH, A, P, "own"), "1 5000 5000 {} - ");
     at(&node, 15_000);
     assert_eq!(extend(&node, &BOTH, A, P, "own"), "0");
