@@ -81,7 +81,14 @@ pub struct ServerArgs {
     pub server: String,
 
     /// Authorities (PEM) that the server's certificate may be from, besides the system's
-    #[arg(long, value_name = "FILE", env = "QUORATE_CA", hide_env_values = true, value_parser = path(), help_heading = "Server")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "QUORATE_CA",
+        hide_env_values = true,
+        value_parser = path(),
+        help_heading = "Server"
+    )]
     pub ca: Option<PathBuf>,
 
     /// Certificate and key (PEM, one file) to show to a server that wants one
@@ -492,7 +499,7 @@ impl Client {
         let deadline = ask.wait.map(|wait| Instant::now() + wait);
         let mut wait_max = WAIT_CHUNK;
         let mut contacted = ask.wait.is_none();
-        let mut trouble_since = None;
+        let mut trouble_since: Option<Instant> = None;
         let mut attempts = 0;
         loop {
             let sent = Instant::now();
@@ -534,8 +541,7 @@ impl Client {
                 passing if passing.is_passing() && !out_of_time => {
                     contacted = true;
                     // It may have waited undisturbed until now.
-                    let since: &mut Instant = trouble_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() > TROUBLE_MAX {
+                    if trouble_since.get_or_insert_with(Instant::now).elapsed() > TROUBLE_MAX {
                         return Err(failure);
                     }
                     sleep(Self::pause(&failure).min(left)).await;

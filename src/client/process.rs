@@ -155,7 +155,10 @@ impl Running {
         // Once it has ended, nothing tells any more what it started.
         let descendants: Vec<_> = match self.own_group {
             true => Vec::new(),
-            false => family(self.pid.as_raw()).into_iter().skip(1).map(|pid| (pid, born(pid))).collect(),
+            false => {
+                let family = family(self.pid.as_raw()).into_iter().skip(1);
+                family.filter_map(|pid| Some((pid, born(pid)?))).collect()
+            }
         };
         self.send(Signal::SIGTERM);
         // What is stopped would not see it.
@@ -172,29 +175,34 @@ impl Running {
             }
         }
         // Without the lease nothing of the command may go on, children included.
-        while self.own_group && killpg(self.pid, None) != Err(Errno::ESRCH) {
-            // As the first process of a container we inherit what lost its parent, and who has ended
-            // counts until somebody has waited for it.
-            let group = Pid::from_raw(-self.pid.as_raw());
-            while let Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) =
-                waitpid(group, Some(WaitPidFlag::WNOHANG))
-            {}
-            if Instant::now() >= deadline {
-                let _ = killpg(self.pid, Signal::SIGKILL);
-                break;
+        loop {
+            let left = self.left(&descendants);
+            if left.is_empty() {
+                return;
             }
-            sleep(Duration::from_millis(20)).await;
-        }
-        let left = |&&(pid, since): &&(i32, Option<u64>)| since.is_some() && born(pid) == since;
-        while descendants.iter().any(|descendant| left(&descendant)) {
             if Instant::now() >= deadline {
-                for (pid, _) in descendants.iter().filter(left) {
-                    let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+                for pid in left {
+                    let _ = kill(pid, Signal::SIGKILL);
                 }
-                break;
+                return;
             }
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// What goes on after the command has ended: its group, as one, or those of `descendants`.
+    fn left(&self, descendants: &[(i32, u64)]) -> Vec<Pid> {
+        if !self.own_group {
+            let alive = descendants.iter().filter(|&&(pid, since)| born(pid) == Some(since));
+            return alive.map(|&(pid, _)| Pid::from_raw(pid)).collect();
+        }
+        // As the first process of a container we inherit what lost its parent, and who has ended
+        // counts until somebody has waited for it.
+        let group = Pid::from_raw(-self.pid.as_raw());
+        while let Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) =
+            waitpid(group, Some(WaitPidFlag::WNOHANG))
+        {}
+        if kill(group, None) == Err(Errno::ESRCH) { Vec::new() } else { vec![group] }
     }
 
     /// To the command and what it started.
@@ -276,7 +284,7 @@ mod tests {
         };
         running.end(Duration::from_millis(200), &mut signals).await;
         for _ in 0..100 {
-            if !is_alive(child) {
+            if born(child.as_raw()).is_none() {
                 return;
             }
             sleep(Duration::from_millis(10)).await;
@@ -297,11 +305,5 @@ mod tests {
         }
         let ended = running.end(Duration::from_secs(3600), &mut signals);
         tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it has ended");
-    }
-
-    /// A zombie that nobody has waited for yet does not count.
-    fn is_alive(pid: Pid) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        !stat.is_empty() && !stat.contains(") Z")
     }
 }

@@ -1091,8 +1091,7 @@ impl GrantVotes {
 
     /// How many nodes named the same lease, at most.
     fn most(&self) -> usize {
-        let count = |one: &Holding| self.holdings.iter().filter(|h| h.lease == one.lease).count();
-        self.holdings.iter().map(count).max().unwrap_or(0)
+        tally::most(self.holdings.iter())
     }
 
     /// Whether a lease may have a quorum, as far as the votes tell.

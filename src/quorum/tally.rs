@@ -135,6 +135,19 @@ pub fn holder<'a>(holdings: impl Iterator<Item = &'a Holding> + Clone, total: us
     Some(Named { lease, token, remaining_ms: remaining[quorum - 1], data: &newest.data, is_behind })
 }
 
+/// How many of these are the same, at most.
+fn most_of<'a>(
+    holdings: impl Iterator<Item = &'a Holding> + Clone,
+    same: impl Fn(&Holding, &Holding) -> bool,
+) -> usize {
+    holdings.clone().map(|one| holdings.clone().filter(|h| same(one, h)).count()).max().unwrap_or(0)
+}
+
+/// How many nodes name the same lease, at most.
+pub fn most<'a>(holdings: impl Iterator<Item = &'a Holding> + Clone) -> usize {
+    most_of(holdings, |one, h| one.lease == h.lease)
+}
+
 /// Whether what `answered` nodes hold settles who holds it: a quorum names one lease with one token, or
 /// none can.
 pub fn is_settled<'a>(
@@ -143,11 +156,18 @@ pub fn is_settled<'a>(
     total: usize,
 ) -> bool {
     let quorum = quorum_of(total);
-    let most = |same: &dyn Fn(&Holding, &Holding) -> bool| {
-        holdings.clone().map(|one| holdings.clone().filter(|h| same(one, h)).count()).max().unwrap_or(0)
-    };
-    most(&|one, h| one.lease == h.lease && one.token == h.token) >= quorum
-        || most(&|one, h| one.lease == h.lease) + (total - answered) < quorum
+    most_of(holdings.clone(), |one, h| one.lease == h.lease && one.token == h.token) >= quorum
+        || most(holdings) + (total - answered) < quorum
+}
+
+/// Whether some lease may have a quorum and none is known to, since nodes did not answer.
+pub fn is_doubtful<'a>(
+    holdings: impl Iterator<Item = &'a Holding> + Clone,
+    answered: usize,
+    total: usize,
+) -> bool {
+    let (most, quorum) = (most(holdings), quorum_of(total));
+    (1..quorum).contains(&most) && most + (total - answered) >= quorum
 }
 
 /// When enough nodes will be free again for somebody: the q-th smallest remaining time over

@@ -19,21 +19,12 @@ pub struct LockPage {
 
 /// What each node holds under one key.
 pub(crate) fn holdings(answers: &[Vec<Option<Entry>>]) -> Vec<Holding> {
-    answers.iter().flatten().flatten().filter_map(|entry| entry.holding.clone()).collect()
+    held(answers).cloned().collect()
 }
 
-/// Whether these answers settle who holds it.
-fn is_settled(answers: &[Vec<Option<Entry>>], total: usize) -> bool {
-    let holdings = answers.iter().flatten().flatten().filter_map(|entry| entry.holding.as_ref());
-    tally::is_settled(holdings, answers.len(), total)
-}
-
-/// Whether some lease may have a quorum and none is known to, since nodes did not answer.
-fn is_doubtful(answers: &[Vec<Option<Entry>>], total: usize) -> bool {
-    let holdings = holdings(answers);
-    let most = holdings.iter().map(|one| holdings.iter().filter(|h| one.lease == h.lease).count()).max();
-    let most = most.unwrap_or(0);
-    most > 0 && most < tally::quorum_of(total) && most + (total - answers.len()) >= tally::quorum_of(total)
+/// The same, not copied.
+fn held(answers: &[Vec<Option<Entry>>]) -> impl Iterator<Item = &Holding> + Clone {
+    answers.iter().flatten().flatten().filter_map(|entry| entry.holding.as_ref())
 }
 
 impl Service {
@@ -52,9 +43,10 @@ impl Service {
         let total = self.engine.total();
         let mut looks = 1;
         let (answers, nodes) = loop {
-            let (answers, nodes) =
-                self.engine.read(&[key], |answers| is_settled(answers, total)).await.map_err(unavailable)?;
-            if !is_doubtful(&answers, total) {
+            let settled =
+                |answers: &[Vec<Option<Entry>>]| tally::is_settled(held(answers), answers.len(), total);
+            let (answers, nodes) = self.engine.read(&[key], settled).await.map_err(unavailable)?;
+            if !tally::is_doubtful(held(&answers), answers.len(), total) {
                 break (answers, nodes);
             }
             if looks == LOOKS_MAX {
