@@ -355,21 +355,21 @@ impl Contender<'_> {
 
     async fn wait_and_contend(&mut self, ticket: Ticket) -> Result<Granted, ServiceError> {
         if !ticket.turn(self.deadline).await? {
-            if matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused() {
-                // Those in front are being served, one after the other. Who waits no more is due what
-                // they leave, like anybody who does not wait.
-                drop(ticket);
-                self.seated = false;
-                return match self.attempt(false).await {
-                    Try::Granted(granted) => Ok(*granted),
-                    Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
-                    Try::NoQuorum(nodes) => Err(unavailable(nodes)),
-                };
+            // Those in front are being served, one after the other. Who waits no more is due what
+            // they leave of a semaphore, like anybody who does not wait.
+            let served = matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused();
+            let last = ticket.board().last().filter(|_| !served);
+            if let Some(refusal) = last {
+                return Err(self.contended(&refusal).await);
             }
-            return Err(match ticket.board().last() {
-                Some(refusal) => self.contended(&refusal).await,
-                None => unavailable(self.service.engine.tally()),
-            });
+            drop(ticket);
+            self.seated = false;
+            // Else nobody has been refused yet: only the nodes can tell whether it is held.
+            return match self.attempt(!served).await {
+                Try::Granted(granted) => Ok(*granted),
+                Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
+                Try::NoQuorum(nodes) => Err(unavailable(nodes)),
+            };
         }
         if let Some(until) = ticket.board().take_taken_until(self.request.as_deref())
             && let Some(subscription) = ticket.board().subscription()

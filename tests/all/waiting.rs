@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::support::{
-    Api, Cluster, Shared, allow_open_files, eventually, median, number, secret, token, unique,
+    Api, Cluster, Server, Shared, allow_open_files, eventually, median, number, secret, token, unique,
 };
 
 /// A client that waits for `name` in the background.
@@ -147,6 +147,21 @@ async fn nobody_waits_longer_than_asked() {
         assert_eq!(problem["holder"]["owner"], "me", "{problem}");
     }
     assert_eq!(waiters(&api, &name).await, 0);
+}
+
+#[tokio::test]
+async fn who_stops_waiting_behind_a_slow_first_attempt_is_not_told_that_the_nodes_are_down() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let server = Server::start(&options.with(&["--node-timeout", "5s"]));
+    server.all_voting().await;
+    let (api, name) = (server.api(), unique("slow-first"));
+    proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(300)));
+    let first = wait(&api, &name, json!({"wait_ms": 10_000}));
+    eventually("the first one asks", async || api.metric("quorate_waiters").await >= 1.0).await;
+    let answer = api.acquire(&name, json!({"wait_ms": 20})).await;
+    assert_eq!(answer.problem(409, "lock_held")["nodes"]["failed"], 0);
+    first.await.unwrap().ok();
 }
 
 #[tokio::test]
