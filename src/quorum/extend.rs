@@ -1,0 +1,203 @@
+//! Extending what is still held, and mending the nodes that lost it or have earlier data (PROTOCOL §1.6
+//! and §1.7).
+
+use std::cmp;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::Engine;
+use super::tally::{Count, Verdict};
+use crate::domain::{Edition, LeaseHandle, LeaseId, Nodes, drift_ms};
+use crate::node::Command;
+use crate::node::ballot::{Ballot, Vote};
+use crate::node::calls::{self, Claim, Extended, Renewal, Scope, Tell};
+
+/// How long a reader waits at most for what it has read to reach a quorum.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
+
+/// How an extension ended.
+#[derive(Debug)]
+pub enum Extension {
+    /// A quorum still held the lease.
+    Extended {
+        /// What is stored with it; of its data the latest edition that was seen.
+        stored: Extended,
+        /// Until when the holder may rely on it.
+        valid_until: Instant,
+        /// The votes.
+        nodes: Nodes,
+    },
+    /// It is not held any more, and will not be again.
+    Lost(Nodes),
+    /// Fewer than a quorum answered: it may still be valid.
+    NoQuorum(Nodes),
+}
+
+impl Engine {
+    /// Sets the remaining time of a lease that a quorum still holds (§1.6), heals nodes that lost
+    /// it (§1.7), and gives the latest data to those that missed it. With `claim`, a retry takes it
+    /// over from an earlier attempt.
+    pub async fn extend(
+        self: &Arc<Self>,
+        scope: &Scope,
+        handle: LeaseHandle,
+        renewal: Renewal,
+        data: Option<&str>,
+        claim: Option<Claim>,
+    ) -> Extension {
+        let LeaseHandle { id, token } = &handle;
+        let command = calls::extend(scope, id, Some(*token), renewal, data, claim);
+        let started = self.clock.now();
+        let mut votes = self.poll(&Arc::new(command)).await;
+        // Who says no says that it does not hold this lease, and not that it holds another.
+        let nodes = Nodes { held: 0, ..votes.count.nodes() };
+        match (votes.count.extension_verdict(), votes.stored.take()) {
+            (Verdict::Carried, Some(stored)) => {
+                let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
+                let valid_until = started + Duration::from_millis(left);
+                if valid_until > self.clock.now() {
+                    self.heal(scope, handle, &stored, valid_until, votes);
+                    return Extension::Extended { stored, valid_until, nodes };
+                }
+                // Nobody may work under it, and it may be shorter than what it replaced (§1.2).
+            }
+            // What a minority still holds would only be in the way.
+            (Verdict::Rejected, _) => {}
+            _ => return Extension::NoQuorum(nodes),
+        }
+        self.undo_everywhere(scope, &handle.id, Tell::Everybody);
+        Extension::Lost(nodes)
+    }
+
+    /// Sends an extension to all nodes and counts until the verdict.
+    pub(super) async fn poll(self: &Arc<Self>, command: &Arc<Command>) -> ExtendVotes {
+        let mut votes = ExtendVotes {
+            count: Count::new(self.total()),
+            stored: None,
+            edition: Edition::default(),
+            latest: 0,
+            behind: 0,
+            lost: SmallVec::new(),
+            ballot: self.vote(command),
+        };
+        while votes.count.extension_verdict() == Verdict::Open {
+            let Some((i, answer)) = votes.ballot.next().await else { break };
+            votes.take(i, answer);
+        }
+        votes
+    }
+
+    /// Gives the lease back to nodes that said they lost it, the latest data to those that have
+    /// earlier, and either to stragglers that say so later. No answer is waited for, let alone counted.
+    fn heal(
+        self: &Arc<Self>,
+        scope: &Scope,
+        handle: LeaseHandle,
+        stored: &Extended,
+        valid_until: Instant,
+        votes: ExtendVotes,
+    ) {
+        let ExtendVotes { lost, ballot, edition, behind, .. } = votes;
+        if lost.is_empty() && ballot.is_empty() && behind == 0 {
+            return;
+        }
+        let mend = {
+            let (engine, scope, stored) = (Arc::clone(self), scope.clone(), stored.clone());
+            move |i: usize, lost_at_ms: Option<u64>| {
+                let LeaseHandle { id, token } = &handle;
+                let command = match lost_at_ms {
+                    Some(node_ms) => {
+                        // From the node's answer on, less than what was left when it arrived here.
+                        let left =
+                            valid_until.saturating_duration_since(engine.clock.now()).as_millis() as u64;
+                        if left == 0 {
+                            return;
+                        }
+                        let (keys, bounds, ends_ms) = (&engine.keys, &engine.bounds, node_ms + left);
+                        calls::heal(keys, bounds, &scope, id, *token, &stored, ends_ms)
+                    }
+                    None => calls::update(&scope, id, &stored.data),
+                };
+                engine.members[i].vote(&Arc::new(command), engine.clock.now(), None);
+            }
+        };
+        lost.into_iter().for_each(|(i, node_ms)| mend(i, Some(node_ms)));
+        (0..self.total()).filter(|i| behind & (1 << i) != 0).for_each(|i| mend(i, None));
+        self.take_late(ballot, move |i, answer| {
+            if let Ok(answer) = answer {
+                let node_ms = answer.node_ms;
+                match Extended::read(answer) {
+                    Ok(None) => mend(i, Some(node_ms)),
+                    Ok(Some(copy)) if Edition::split(&copy.data).0 < edition => mend(i, None),
+                    _ => {}
+                }
+            }
+        });
+    }
+
+    /// Brings what was read to a quorum, where that was not known to have it: whoever reads after
+    /// this sees the same or later. A lease that is over is left alone.
+    pub async fn settle_data(self: &Arc<Self>, scope: &Scope, lease: &LeaseId, data: &str) {
+        let command = Arc::new(calls::update(scope, lease, data));
+        // Where one node is full and another hangs, nobody waits for long.
+        let _ = tokio::time::timeout(SETTLE_PATIENCE, self.poll(&command)).await;
+    }
+}
+
+/// Votes of an extension so far.
+pub(super) struct ExtendVotes {
+    pub(super) count: Count,
+    /// What the node with the least remaining time stores, with the latest data of all.
+    stored: Option<Extended>,
+    /// The edition of that data.
+    edition: Edition,
+    /// One bit a node that has this data.
+    latest: u64,
+    /// One bit a node that has earlier data.
+    behind: u64,
+    /// Nodes that do not hold it, and their clocks when they said so.
+    lost: SmallVec<[(usize, u64); 5]>,
+    /// Votes still out.
+    ballot: Ballot,
+}
+
+impl ExtendVotes {
+    fn take(&mut self, i: usize, answer: Vote) {
+        let node_ms = answer.as_ref().map_or(0, |answer| answer.node_ms);
+        match answer.and_then(Extended::read) {
+            Ok(Some(mut extended)) => {
+                self.count.yes += 1;
+                let (edition, _) = Edition::split(&extended.data);
+                let order = edition.cmp(&self.edition);
+                match order {
+                    cmp::Ordering::Less => self.behind |= 1 << i,
+                    cmp::Ordering::Equal => self.latest |= 1 << i,
+                    cmp::Ordering::Greater => {
+                        self.behind |= std::mem::replace(&mut self.latest, 1 << i);
+                        self.edition = edition;
+                    }
+                }
+                match &mut self.stored {
+                    None => self.stored = Some(extended),
+                    Some(stored) => {
+                        if order == cmp::Ordering::Greater {
+                            std::mem::swap(&mut stored.data, &mut extended.data);
+                        }
+                        if extended.remaining_ms < stored.remaining_ms {
+                            extended.data = std::mem::take(&mut stored.data);
+                            *stored = extended;
+                        }
+                    }
+                }
+            }
+            Ok(None) => {
+                self.count.no += 1;
+                self.lost.push((i, node_ms));
+            }
+            Err(_) => self.count.failed += 1,
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! A granting round, its votes, and the guard that takes back what it granted (PROTOCOL §1.1 to §1.5, §2).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::Engine;
+use super::tally::{self, Count, Named, Verdict, quorum_of};
+use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, validity_ms};
+use crate::node::ballot::{Ballot, Vote};
+use crate::node::calls::{self, Ask, Claim, GrantVote, Holding, Renewal, Scope, Tell};
+use crate::node::{Command, NodeError};
+use crate::telemetry::metrics;
+
+/// In which order the nodes are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// All at once.
+    Parallel,
+    /// The node that this number chooses first, alone; then the rest. Of many contenders
+    /// one gets past it, so that the vote cannot be split again and again.
+    PrimaryFirst(u64),
+}
+
+/// How a granting round ended.
+pub enum Round {
+    /// Granted by a quorum.
+    Granted(Box<Won>),
+    /// A quorum answered, and no quorum granted.
+    Refused(Box<Refusal>),
+    /// Fewer than a quorum answered.
+    NoQuorum(Nodes),
+}
+
+/// A round that was won.
+pub struct Won {
+    /// Secret and token.
+    pub handle: LeaseHandle,
+    /// Until when the holder may rely on it.
+    pub valid_until: Instant,
+    /// The votes.
+    pub nodes: Nodes,
+    /// Undoes it unless kept.
+    pub grant: Grant,
+}
+
+/// A round that was lost.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// What the refusing nodes store.
+    pub holdings: Vec<Holding>,
+    /// The votes.
+    pub nodes: Nodes,
+    /// When a quorum of nodes is free by expiry, ms; `None` while too few answered.
+    pub free_in_ms: Option<u64>,
+    /// Whether a lease may have a quorum. Otherwise the vote was split.
+    pub held: bool,
+    /// Whether the attempt itself was undone before it was over: by another one of the same request.
+    pub undone: bool,
+}
+
+impl Refusal {
+    /// The lease that a quorum names.
+    pub fn holder(&self) -> Option<Named<'_>> {
+        tally::holder(self.holdings.iter(), self.nodes.total as usize)
+    }
+
+    /// Whether only a node that cannot be asked could tell a lease that is held from one that another
+    /// contender has begun to take.
+    pub fn is_doubtful(&self) -> bool {
+        self.held && self.holder().is_none() && self.nodes.failed > 0
+    }
+}
+
+/// A grant that is undone on every node that may know of it, unless it is kept: whatever
+/// drops it (a lost round, a client that went away) leaves nothing behind (§1.4, §1.5).
+#[must_use]
+pub struct Grant {
+    engine: Arc<Engine>,
+    scope: Scope,
+    lease: LeaseId,
+    /// One bit a node that granted it, or whose answer is unknown.
+    nodes: u64,
+    settle_until: Instant,
+    /// Where it has a request id: who it was granted to, so that a retry which takes it over
+    /// keeps it (§1.9).
+    claim: Option<Claim>,
+    /// The round was refused: then its undo is told nobody, or it would wake the contender that lost
+    /// it. Otherwise others may have been refused because of it, and wait for it.
+    lost: bool,
+    armed: bool,
+}
+
+impl Grant {
+    /// A lease that was granted earlier and that nobody undoes unless [`Grant::arm`]ed.
+    fn earlier(engine: Arc<Engine>, scope: Scope, lease: LeaseId, claim: Claim) -> Self {
+        let settle_until = engine.settle_until(engine.options.max_ttl_ms);
+        let claim = Some(claim);
+        Self { engine, scope, lease, nodes: u64::MAX, settle_until, claim, lost: false, armed: false }
+    }
+
+    /// From now on, dropping it undoes it.
+    pub fn arm(&mut self) {
+        self.armed = true;
+    }
+
+    /// Whether dropping it undoes it.
+    pub fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Gives it back everywhere, unless a retry has taken it over since. `Ok(true)` where a quorum may
+    /// have held it.
+    ///
+    /// # Errors
+    /// As [`Engine::release`].
+    pub async fn release(&self) -> Result<bool, Nodes> {
+        self.engine.release_claimed(&self.scope, &self.lease, self.claim).await
+    }
+
+    /// It shall stay.
+    pub fn keep(mut self) {
+        self.armed = false;
+    }
+
+    /// Undoes a lost round: at once where the lease was granted, and at a straggler only once
+    /// it turns out to have granted it too; mostly it refuses like the others.
+    fn settle(mut self, ballot: Ballot, mut votes: GrantVotes) {
+        self.lost = true;
+        if ballot.is_empty() {
+            return;
+        }
+        let pending = ballot.pending();
+        let known = self.nodes & !pending;
+        if known != 0 {
+            self.undo(known);
+        }
+        self.nodes = pending;
+        let engine = Arc::clone(&self.engine);
+        engine.take_late(ballot, move |i, answer| votes.take(i, answer, &mut self));
+    }
+
+    fn undo(&self, nodes: u64) {
+        let tell = if self.lost { Tell::Nobody } else { Tell::Everybody };
+        self.engine.undo(&self.scope, &self.lease, nodes, self.settle_until, tell, self.claim);
+    }
+
+    /// Undone later than first thought: the lease was extended meanwhile.
+    pub fn extended(&mut self, ttl_ms: u64) {
+        self.settle_until = self.engine.settle_until(ttl_ms);
+        // A healed node knows of it too.
+        self.nodes = u64::MAX;
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if self.armed && self.nodes != 0 {
+            self.undo(self.nodes);
+        }
+    }
+}
+
+impl Engine {
+    /// One granting round with a fresh lease id. Answers as soon as the outcome is certain;
+    /// stragglers find their way without anybody waiting for them.
+    ///
+    /// What is rare is boxed here and in what calls this: every request in flight keeps a state as
+    /// large as the largest way through it, and moves it about at the start.
+    pub async fn grant(self: &Arc<Self>, ask: &Ask<'_>, order: Order) -> Round {
+        let lease = LeaseId::from_bits(self.clock.random_bits());
+        // Counted from before the first byte is sent (§1.2).
+        let started = self.clock.now();
+        let proposed = self.propose(started);
+        let command = calls::acquire(ask, &lease, proposed);
+        let command = Arc::new(command);
+        let mut grant = Grant {
+            engine: Arc::clone(self),
+            scope: ask.scope.clone(),
+            lease,
+            nodes: 0,
+            settle_until: self.settle_until(ask.ttl_ms),
+            claim: ask.request.is_some().then_some(Claim::FIRST),
+            lost: false,
+            armed: true,
+        };
+        let mut votes = GrantVotes::new(self.total(), proposed);
+        let (mut ballot, asked) = match order {
+            Order::Parallel => (self.ballot(), 0),
+            Order::PrimaryFirst(primary) => {
+                match Box::pin(self.ask_primary(&command, primary, &mut grant, &mut votes)).await {
+                    Ok(asked) => (Ballot::new(1), asked),
+                    Err(refusal) => {
+                        grant.lost = true;
+                        return Round::Refused(refusal);
+                    }
+                }
+            }
+        };
+        for (i, member) in self.members.iter().enumerate() {
+            if asked & (1 << i) == 0 {
+                grant.nodes |= 1 << i;
+                member.vote(&command, started, Some(ballot.seat(i)));
+            }
+        }
+        while !votes.is_decided() {
+            let Some((i, answer)) = ballot.next().await else { break };
+            votes.take(i, answer, &mut grant);
+        }
+        if votes.is_in_doubt() {
+            // A tie looks like a lease that is held until the last votes are in.
+            let _ = Box::pin(tokio::time::timeout(self.tie_patience(), async {
+                while votes.is_in_doubt() {
+                    let Some((i, answer)) = ballot.next().await else { break };
+                    votes.take(i, answer, &mut grant);
+                }
+            }))
+            .await;
+        }
+        match votes.count.verdict() {
+            Verdict::Carried => {}
+            Verdict::Rejected => {
+                let refusal = Box::new(votes.refusal());
+                grant.settle(ballot, votes);
+                return Round::Refused(refusal);
+            }
+            // Those that undid it have answered.
+            _ if votes.undone => return Round::Refused(Box::new(votes.refusal())),
+            Verdict::NoQuorum | Verdict::Open => return Round::NoQuorum(votes.count.nodes()),
+        }
+
+        let (token, exact) = tally::token_of(&votes.fences, self.total());
+        let Ok(token) = Token::new(token) else { return Round::NoQuorum(votes.count.nodes()) };
+        if !exact {
+            metrics().fencing_raises.increment(1);
+            let renewal = Renewal::Ttl(ask.ttl_ms);
+            let raise = calls::extend(ask.scope, &lease, Some(token), renewal, None, None);
+            let raised = Box::pin(self.poll(&Arc::new(raise))).await;
+            match raised.count.extension_verdict() {
+                Verdict::Carried => {}
+                Verdict::Rejected if ask.request.is_some() => {
+                    votes.undone = true;
+                    return Round::Refused(Box::new(votes.refusal()));
+                }
+                _ => return Round::NoQuorum(raised.count.nodes()),
+            }
+        }
+        let elapsed_ms = self.clock.now().saturating_duration_since(started).as_millis() as u64;
+        let Some(left_ms) = validity_ms(ask.ttl_ms, elapsed_ms) else {
+            return Round::NoQuorum(votes.count.nodes());
+        };
+        let nodes = votes.count.nodes();
+        if ask.request.is_some() {
+            self.undo_remains(ask.scope, token, votes, ballot);
+        }
+        Round::Granted(Box::new(Won {
+            handle: LeaseHandle { id: lease, token },
+            valid_until: started + Duration::from_millis(elapsed_ms + left_ms),
+            nodes,
+            grant,
+        }))
+    }
+
+    /// Asks one node after the other, from the primary on, until one that votes grants:
+    /// the bits of those asked, or the refusal.
+    async fn ask_primary(
+        self: &Arc<Self>,
+        command: &Arc<Command>,
+        primary: u64,
+        grant: &mut Grant,
+        votes: &mut GrantVotes,
+    ) -> Result<u64, Box<Refusal>> {
+        let total = self.total();
+        let mut asked = 0;
+        for step in 0..total {
+            let i = ((primary % total as u64) as usize + step) % total;
+            asked |= 1 << i;
+            grant.nodes |= 1 << i;
+            let answer = self.members[i].ask_to_vote(command).await;
+            votes.take(i, answer, grant);
+            if votes.count.yes > 0 || votes.holdings.iter().any(|h| h.same_request) {
+                // Granted, or the caller's own earlier request: that concerns all nodes.
+                break;
+            }
+            if votes.count.no > 0 {
+                return Err(Box::new(votes.refusal()));
+            }
+        }
+        Ok(asked)
+    }
+
+    /// Takes back what an earlier attempt of the same request left at a minority of the nodes, also
+    /// where that answers late (§1.9). Nobody holds it: a quorum has just granted another lease. But by
+    /// the time of a late answer that may be gone, and a retry have the next, which has a greater token.
+    fn undo_remains(self: &Arc<Self>, scope: &Scope, token: Token, votes: GrantVotes, ballot: Ballot) {
+        let undo = {
+            let (engine, scope) = (Arc::clone(self), scope.clone());
+            move |holding: Holding| {
+                if holding.same_request && holding.token < token {
+                    engine.undo_everywhere(&scope, &holding.lease, Tell::Nobody);
+                }
+            }
+        };
+        votes.holdings.into_iter().for_each(&undo);
+        self.take_late(ballot, move |_, answer| {
+            if let Ok(GrantVote::Held(Some(holding))) = answer.and_then(GrantVote::read) {
+                undo(holding);
+            }
+        });
+    }
+
+    /// A grant that was delivered before, and was taken over now by `claim`.
+    pub fn granted_before(self: &Arc<Self>, scope: &Scope, lease: LeaseId, claim: Claim) -> Grant {
+        Grant::earlier(Arc::clone(self), scope.clone(), lease, claim)
+    }
+}
+
+/// Votes of a granting round so far.
+struct GrantVotes {
+    count: Count,
+    proposed: u64,
+    fences: SmallVec<[u64; 5]>,
+    holdings: Vec<Holding>,
+    /// Nodes that refused without naming anybody: only looking found them free.
+    free: usize,
+    /// A node has been told already to forget this lease.
+    undone: bool,
+}
+
+impl GrantVotes {
+    fn new(total: usize, proposed: u64) -> Self {
+        let (fences, holdings) = (SmallVec::new(), Vec::new());
+        Self { count: Count::new(total), proposed, fences, holdings, free: 0, undone: false }
+    }
+
+    fn take(&mut self, i: usize, answer: Vote, grant: &mut Grant) {
+        match answer.and_then(GrantVote::read) {
+            Ok(GrantVote::Granted(fence)) => {
+                self.count.yes += 1;
+                self.fences.push(fence.unwrap_or(self.proposed));
+            }
+            Ok(GrantVote::Held(holding)) => {
+                self.count.no += 1;
+                match holding {
+                    Some(holding) => self.holdings.push(holding),
+                    None => self.free += 1,
+                }
+                grant.nodes &= !(1 << i);
+            }
+            Err(why) => {
+                self.count.failed += 1;
+                self.undone |= matches!(why, NodeError::Undone);
+                if !why.may_have_run() {
+                    grant.nodes &= !(1 << i);
+                }
+            }
+        }
+    }
+
+    /// Whether to stop. A refusal that concerns the caller's own earlier request is worth all
+    /// votes until a quorum agrees on its token: the same lease must come back with the same one.
+    fn is_decided(&self) -> bool {
+        let verdict = self.count.verdict();
+        if verdict == Verdict::Rejected && self.holdings.iter().any(|h| h.same_request) {
+            let quorum = quorum_of(self.count.total);
+            let agreed = |one: &Holding| {
+                self.holdings.iter().filter(|h| h.lease == one.lease && h.token == one.token).count()
+            };
+            return self.count.pending() == 0
+                || self.holdings.iter().any(|h| h.same_request && agreed(h) >= quorum);
+        }
+        verdict != Verdict::Open
+    }
+
+    /// How many nodes named the same lease, at most.
+    fn most(&self) -> usize {
+        tally::most(self.holdings.iter())
+    }
+
+    /// Whether a lease may have a quorum, as far as the votes tell.
+    fn may_be_held(&self) -> bool {
+        let most = self.most();
+        most > 0 && most + self.count.pending() + self.count.failed >= quorum_of(self.count.total)
+    }
+
+    /// Whether the round is lost, and the votes that are out decide to whom, or to nobody.
+    fn is_in_doubt(&self) -> bool {
+        self.count.verdict() == Verdict::Rejected
+            && self.count.pending() > 0
+            && self.may_be_held()
+            && self.most() < quorum_of(self.count.total)
+    }
+
+    fn refusal(&self) -> Refusal {
+        let total = self.count.total;
+        let free = self.free + self.count.yes;
+        let remaining = self.holdings.iter().map(|h| h.remaining_ms).chain(std::iter::repeat_n(0, free));
+        Refusal {
+            free_in_ms: tally::free_in(remaining, total),
+            held: self.may_be_held(),
+            nodes: self.count.nodes(),
+            holdings: self.holdings.clone(),
+            undone: self.undone,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of four nodes, two have named the lease `holder` and one has granted; the fourth is out.
+    fn votes(holders: [u128; 2]) -> GrantVotes {
+        let mut votes = GrantVotes::new(4, 1);
+        votes.count = Count { total: 4, yes: 1, no: 2, failed: 0 };
+        votes.holdings.extend(holders.map(|bits| Holding {
+            lease: LeaseId::from_bits(bits),
+            token: Token::new(1).unwrap(),
+            remaining_ms: 100,
+            ttl_ms: 100,
+            data: String::new(),
+            same_request: false,
+            slots: Vec::new(),
+        }));
+        votes
+    }
+
+    #[test]
+    fn a_tie_is_told_from_a_lease_that_is_held_by_the_last_vote() {
+        let mut tie = votes([7, 7]);
+        assert!(tie.is_decided() && tie.is_in_doubt());
+        tie.count.yes += 1;
+        assert!(!tie.is_in_doubt());
+        assert!(!tie.refusal().held);
+
+        let mut held = votes([7, 7]);
+        held.holdings.push(held.holdings[0].clone());
+        held.count.no += 1;
+        assert!(!held.is_in_doubt());
+        assert!(held.refusal().held);
+
+        // Whoever has the last one of them has no quorum.
+        assert!(!votes([7, 8]).is_in_doubt());
+    }
+}

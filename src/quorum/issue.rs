@@ -1,0 +1,51 @@
+//! Fencing tokens without a lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::Engine;
+use super::tally::{self, Count, quorum_of};
+use crate::domain::{Nodes, Token};
+use crate::node::calls;
+
+impl Engine {
+    /// The next token of the sequence under `key`. A round counts only where a quorum stored
+    /// exactly the same new value: two issuers can then never get the same one.
+    ///
+    /// # Errors
+    /// The votes, where fewer than a quorum answered.
+    pub async fn issue(self: &Arc<Self>, key: &str) -> Result<Token, Nodes> {
+        /// Rounds lost to concurrent issuers before giving up; each backs off a little longer.
+        const ROUNDS: u64 = 16;
+        let mut least = 0;
+        let mut nodes = Nodes::default();
+        for round in 0..ROUNDS {
+            let proposed = self.propose(self.clock.now()).max(least);
+            let command = Arc::new(calls::issue(&self.bounds, key, proposed));
+            let mut ballot = self.vote(&command);
+            let mut count = Count::new(self.total());
+            let mut issued: SmallVec<[u64; 5]> = SmallVec::new();
+            while let Some((_, answer)) = ballot.next().await {
+                match answer.and_then(|answer| calls::read_issued(&answer)) {
+                    Ok(token) => {
+                        count.yes += 1;
+                        issued.push(token);
+                    }
+                    Err(_) => count.failed += 1,
+                }
+                if let (token, true) = tally::token_of(&issued, self.total()) {
+                    return Token::new(token).map_err(|_| count.nodes());
+                }
+            }
+            nodes = count.nodes();
+            if issued.len() < quorum_of(self.total()) {
+                return Err(nodes);
+            }
+            least = issued.iter().copied().max().unwrap_or(0) + 1;
+            tokio::time::sleep(Duration::from_micros(self.clock.random_below(500 << round.min(6)))).await;
+        }
+        Err(nodes)
+    }
+}
