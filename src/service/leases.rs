@@ -1,37 +1,22 @@
-//! The one mechanism under all primitives: acquire with waiting, extend, release.
+//! The one mechanism under all primitives: acquire (by a [`Contender`]), extend, release.
 //!
 //! What differs between a lock, a multilock, a semaphore and an election is which
-//! records a lease covers ([`Target::scope`]) and, for a semaphore, that slots are
-//! chosen anew for each round.
+//! records a lease covers ([`Target::scope`]).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::semaphores::{Doubt, NoSlots, Picked};
-use super::waiting::{Queued, Ticket, Wish};
+use super::contender::Contender;
 use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
-    retry_after,
 };
-use crate::domain::{Edition, LeaseHandle, LeaseId, Name, RequestId, Token, digest_of_set};
-use crate::node::calls::{Ask, Claim, Holding, Keys, Renewal, Scope};
-use crate::quorum::tally::{Named, quorum_of};
-use crate::quorum::{Extension, Grant, Order, Refusal, Round, Won};
+use crate::domain::{Edition, LeaseHandle, LeaseId, Name, Token};
+use crate::node::calls::{Keys, Renewal, Scope};
+use crate::quorum::tally::Named;
+use crate::quorum::{Extension, Grant};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};
-
-/// Split votes that even a caller who does not wait sits out: of several who ask at the same
-/// moment, one must get it.
-const SPLITS_MAX: u32 = 12;
-/// Doubtful refusals that are taken for split votes before they are taken for a lease that is held. Of two
-/// contenders who took all nodes between them, both are gone by the next round.
-const DOUBTS_MAX: u32 = 6;
-/// With hints cut, a contender looks this often.
-const SAFETY_POLL: Duration = Duration::from_secs(2);
-/// Without a quorum, a waiting contender looks this often.
-const OUTAGE_POLL_MS: u64 = 100;
 
 fn records<'a>(keys: impl IntoIterator<Item = &'a Name>, key: impl Fn(&Name) -> String) -> Scope {
     Scope::Records(keys.into_iter().map(|name| Arc::from(key(name))).collect())
@@ -79,25 +64,6 @@ pub(crate) fn room_key(scope: &Scope) -> Arc<str> {
     }
 }
 
-/// The request id as it is stored. Of several records it says of which: the same id for another set of
-/// names, or for one of them, is another request, whose lease is not this one's to take over or undo.
-fn request_of<'a>(request: &'a RequestId, scope: &Scope) -> Cow<'a, str> {
-    match scope.channels() {
-        [_] => request.as_str().into(),
-        many => {
-            let set = digest_of_set(many.iter().map(|key| &**key));
-            // A slash is in no request id.
-            format!("{}/{}", request.as_str(), hex::encode(&set[..16])).into()
-        }
-    }
-}
-
-/// FNV-1a, the same on every API server: all of them ask the same primary first.
-fn primary_of(room: &str) -> u64 {
-    room.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 /// Counts the acquisition when it ends, also when its future is dropped.
 struct Outcome {
     primitive: Primitive,
@@ -114,45 +80,6 @@ impl Drop for Outcome {
     }
 }
 
-/// How one try ended.
-enum Try {
-    Granted(Box<Granted>),
-    /// Held by somebody.
-    Held(Box<Refusal>),
-    /// Nobody won the round.
-    Split(Box<Refusal>),
-    NoQuorum(Nodes),
-}
-
-/// Slots that were asked for in doubt.
-struct Doubted {
-    doubt: Doubt,
-    /// The leases for which they were refused.
-    rivals: Vec<LeaseId>,
-}
-
-struct Contender<'a> {
-    service: &'a Service,
-    target: &'a Target,
-    options: &'a AcquireOptions,
-    scope: Scope,
-    room: Arc<str>,
-    wish: Wish,
-    /// Whether it has a seat in the room.
-    seated: bool,
-    /// As the nodes know it.
-    request: Option<Cow<'a, str>>,
-    started: Instant,
-    deadline: Instant,
-    attempts: u32,
-    /// When the last round began.
-    round_at: Instant,
-    order: Order,
-    slots: Vec<u32>,
-    /// Doubtful refusals in a row.
-    doubts: u32,
-}
-
 impl Service {
     /// Acquires a lease, waiting up to `options.wait_ms`.
     ///
@@ -165,31 +92,10 @@ impl Service {
         let started = self.engine.clock().now();
         let primitive = target.primitive();
         let mut outcome = Outcome { primitive, started, outcome: Acquisition::Cancelled };
-        let scope = target.scope(self.engine.keys());
-        let mut contender = Contender {
-            service: self,
-            target,
-            options,
-            room: room_key(&scope),
-            wish: match *target {
-                Target::Semaphore { limit, permits, .. } => Wish { limit, permits },
-                _ => Wish { limit: 1, permits: 1 },
-            },
-            seated: false,
-            request: options.request.as_ref().map(|request| request_of(request, &scope)),
-            scope,
-            started,
-            deadline: started + Duration::from_millis(options.wait_ms),
-            attempts: 0,
-            round_at: started,
-            order: Order::Parallel,
-            slots: Vec::new(),
-            doubts: 0,
-        };
-        let channels: smallvec::SmallVec<[Arc<str>; 1]> = contender.scope.channels().into();
+        let mut contender = Contender::new(self, target, options, started);
         let result = contender.run().await;
         if result.is_ok() && primitive == Primitive::Election {
-            self.engine.publish(&channels);
+            self.engine.publish(contender.channels());
         }
         outcome.outcome = match &result {
             Ok(_) => Acquisition::Granted,
@@ -310,396 +216,6 @@ pub(crate) fn count_extension(primitive: Primitive, extended: &Result<Lease, Ser
         Err(_) => ExtensionOutcome::NoQuorum,
     };
     metrics().extension(primitive, outcome);
-}
-
-impl Contender<'_> {
-    async fn run(&mut self) -> Result<Granted, ServiceError> {
-        let rooms = &self.service.rooms;
-        if rooms.is_closed() {
-            return Err(ServiceError::ShuttingDown);
-        }
-        let queued = self.queued().waiters > 0;
-        // Those who wait come first; but the caller's own earlier request is no rival. Of a semaphore,
-        // what they do not want is there for others.
-        let yields = self.options.wait_ms == 0 && matches!(self.scope, Scope::Records(_));
-        let retries = self.options.wait_ms > 0 && self.options.request.is_some();
-        if queued && (yields || retries) {
-            match self.attempt(true).await {
-                Try::Granted(granted) => return Ok(*granted),
-                Try::NoQuorum(nodes) if yields => return Err(unavailable(nodes)),
-                Try::Held(refusal) | Try::Split(refusal) if yields => {
-                    return Err(self.contended(&refusal).await);
-                }
-                _ => {}
-            }
-        }
-        if self.options.wait_ms == 0 {
-            return self.contend(None).await;
-        }
-        let ticket = match rooms.enter(&self.room, self.wish) {
-            Ok(ticket) => ticket,
-            // Full of those who wait for other names: what is free needs no room.
-            Err(full @ ServiceError::TooManyWaiters { .. }) if !queued => {
-                return match self.attempt(false).await {
-                    Try::Granted(granted) => Ok(*granted),
-                    _ => Err(full),
-                };
-            }
-            Err(why) => return Err(why),
-        };
-        self.seated = true;
-        let result = Box::pin(self.wait_and_contend(ticket)).await;
-        metrics().waited(self.target.primitive(), self.started.elapsed());
-        result
-    }
-
-    async fn wait_and_contend(&mut self, ticket: Ticket) -> Result<Granted, ServiceError> {
-        if !ticket.turn(self.deadline).await? {
-            // Those in front are being served, one after the other. Who waits no more is due what
-            // they leave of a semaphore, like anybody who does not wait.
-            let served = matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused();
-            let last = ticket.board().last().filter(|_| !served);
-            if let Some(refusal) = last {
-                return Err(self.contended(&refusal).await);
-            }
-            drop(ticket);
-            self.seated = false;
-            // Else nobody has been refused yet: only the nodes can tell whether it is held.
-            return match self.attempt(!served).await {
-                Try::Granted(granted) => Ok(*granted),
-                Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
-                Try::NoQuorum(nodes) => Err(unavailable(nodes)),
-            };
-        }
-        if let Some(until) = ticket.board().take_taken_until(self.request.as_deref())
-            && let Some(subscription) = ticket.board().subscription()
-        {
-            self.pause(&ticket, Some(&subscription), Some(until)).await?;
-        }
-        self.contend(Some(&ticket)).await
-    }
-
-    /// Tries until granted, refused for good, or out of time.
-    async fn contend(&mut self, ticket: Option<&Ticket>) -> Result<Granted, ServiceError> {
-        let mut splits = 0;
-        loop {
-            if self.service.rooms.is_closed() {
-                return Err(ServiceError::ShuttingDown);
-            }
-            if let Some(ticket) = ticket {
-                // Whoever stood here before may have left in its sleep.
-                ticket.board().paused(false);
-            }
-            let subscription = ticket.and_then(|ticket| ticket.board().subscription());
-            if let Some(subscription) = &subscription {
-                // News from here on speak against what this round will find.
-                subscription.bell().reset();
-            }
-            if ticket.is_some_and(|ticket| ticket.board().is_split()) {
-                self.order = Order::PrimaryFirst(primary_of(&self.room));
-            }
-            match self.attempt(false).await {
-                Try::Granted(granted) => {
-                    if let Some(ticket) = ticket
-                        && matches!(self.scope, Scope::Records(_))
-                    {
-                        if let Some(subscription) = &subscription {
-                            subscription.bell().answered();
-                        }
-                        ticket.board().taken_until(granted.lease.valid_until, self.request.as_deref());
-                    }
-                    return Ok(*granted);
-                }
-                Try::Split(refusal) => {
-                    metrics().split_votes.increment(1);
-                    self.order = Order::PrimaryFirst(primary_of(&self.room));
-                    splits += 1;
-                    if let Some(ticket) = ticket {
-                        ticket.board().split();
-                        ticket.board().refused(&refusal);
-                    }
-                    let over = match ticket {
-                        Some(_) => self.is_over(),
-                        None => splits >= SPLITS_MAX,
-                    };
-                    if over {
-                        return Err(self.contended(&refusal).await);
-                    }
-                    Box::pin(self.back_off(splits)).await;
-                }
-                Try::Held(refusal) => {
-                    let Some(ticket) = ticket.filter(|_| !self.is_over()) else {
-                        return Err(self.contended(&refusal).await);
-                    };
-                    ticket.board().refused(&refusal);
-                    let Some(subscription) = subscription else {
-                        // Subscribe, be confirmed, look again, and only then wait.
-                        let listen = self.service.engine.hub().listen(self.scope.channels(), true);
-                        let subscription = Box::pin(tokio::time::timeout_at(self.deadline, listen)).await;
-                        if let Ok(subscription) = subscription {
-                            ticket.board().subscribed(Arc::new(subscription));
-                        }
-                        continue;
-                    };
-                    let now = self.service.engine.clock().now();
-                    let free_at = refusal.free_in_ms.map(|ms| now + Duration::from_millis(ms));
-                    Box::pin(self.pause(ticket, Some(&subscription), free_at)).await?;
-                    self.doubts = 0;
-                }
-                Try::NoQuorum(nodes) => {
-                    let Some(ticket) = ticket.filter(|_| !self.is_over()) else {
-                        return Err(unavailable(nodes));
-                    };
-                    let again = OUTAGE_POLL_MS / 2 + self.random(OUTAGE_POLL_MS);
-                    let until = self.service.engine.clock().now() + Duration::from_millis(again);
-                    Box::pin(self.pause(ticket, None, Some(until))).await?;
-                }
-            }
-        }
-    }
-
-    /// Waits for a hint, for `until` plus a little, or for the deadline.
-    async fn pause(
-        &self,
-        ticket: &Ticket,
-        subscription: Option<&std::sync::Arc<crate::quorum::hub::Subscription>>,
-        until: Option<Instant>,
-    ) -> Result<(), ServiceError> {
-        let engine = &self.service.engine;
-        let safety = engine.clock().now() + SAFETY_POLL;
-        // Several servers wait for the same moment: not all at once.
-        let jitter = Duration::from_millis(1 + self.random(4));
-        let until = until.map_or(safety, |until| safety.min(until + jitter)).min(self.deadline);
-        let grace = engine.round_trip().clamp(Duration::from_micros(500), Duration::from_millis(20));
-        let hint = async {
-            match subscription {
-                Some(subscription) => subscription.bell().rung(engine.total(), grace).await,
-                None => std::future::pending().await,
-            }
-        };
-        ticket.board().paused(true);
-        let over = tokio::select! {
-            biased;
-            () = ticket.closed() => Err(ServiceError::ShuttingDown),
-            () = hint => Ok(()),
-            () = tokio::time::sleep_until(until) => Ok(()),
-        };
-        ticket.board().paused(false);
-        over
-    }
-
-    async fn back_off(&self, splits: u32) {
-        let longest_us = self.service.engine.round_trip().as_micros() as u64 * 2 + 500;
-        let longest_us = (longest_us << splits.min(5)).min(50_000);
-        tokio::time::sleep(Duration::from_micros(self.random(longest_us))).await;
-    }
-
-    fn random(&self, below: u64) -> u64 {
-        self.service.engine.clock().random_below(below)
-    }
-
-    fn is_over(&self) -> bool {
-        self.service.engine.clock().now() >= self.deadline
-    }
-
-    /// Who waits for the same.
-    fn queued(&self) -> Queued {
-        self.service.rooms.queued(&self.room, self.wish.limit)
-    }
-
-    /// Slots to ask for, beyond those that others wait for already.
-    async fn pick(&self, look_only: bool) -> Result<Picked, NoSlots> {
-        // Whoever has a seat is the first of its queue, and who only looks takes nothing away.
-        let queued = || if self.seated || look_only { Queued::default() } else { self.queued() };
-        if self.attempts == 0 && self.wish.permits == 1 && queued().waiters == 0 {
-            return Ok(self.service.guess_slot(self.wish.limit));
-        }
-        Box::pin(self.service.pick_slots(&self.scope, self.wish, queued)).await
-    }
-
-    /// One round, or as many as a semaphore needs to find that it is full.
-    async fn attempt(&mut self, look_only: bool) -> Try {
-        /// Slots that somebody else took first, before the semaphore counts as contended.
-        const SLOTS_LOST_MAX: u32 = 8;
-        let mut nodes = Nodes { total: self.service.engine.total() as u32, ..Nodes::default() };
-        nodes.quorum = self.service.engine.quorum();
-        let mut doubted: Option<Doubted> = None;
-        for lost in 1..=SLOTS_LOST_MAX {
-            let (mut limit, mut full, mut doubt) = (None, None, None);
-            if matches!(self.scope, Scope::Slots(_)) {
-                limit = Some(self.wish.limit);
-                let picked = match &doubted {
-                    // The same ones again.
-                    Some(Doubted { doubt, .. }) => {
-                        Ok(Picked { slots: std::mem::take(&mut self.slots), doubt: Some(*doubt) })
-                    }
-                    None => self.pick(look_only).await,
-                };
-                match picked {
-                    Ok(picked) => (self.slots, doubt) = (picked.slots, picked.doubt),
-                    // One of those who wait is being granted something just now: see what it leaves.
-                    Err(NoSlots::Unclear(_)) if lost < SLOTS_LOST_MAX => {
-                        Box::pin(self.back_off(lost)).await;
-                        continue;
-                    }
-                    // The caller's own earlier request may be what fills it: look for that one,
-                    // at any slot, since the nodes find it by its id.
-                    Err(NoSlots::Full(refusal) | NoSlots::Unclear(refusal))
-                        if self.options.request.is_some() =>
-                    {
-                        self.slots = vec![0];
-                        full = Some(refusal);
-                    }
-                    Err(NoSlots::Full(refusal) | NoSlots::Unclear(refusal)) => return Try::Held(refusal),
-                    Err(NoSlots::NoQuorum(nodes)) => return Try::NoQuorum(nodes),
-                }
-            }
-            let note = Note {
-                acquired_at_ms: self.service.engine.clock().wall_us() / 1000,
-                limit,
-                ..self.options.note.clone()
-            };
-            let data = write_note(&note);
-            let ask = Ask {
-                scope: &self.scope,
-                slots: &self.slots,
-                ttl_ms: self.options.ttl_ms,
-                request: self.request.as_deref(),
-                data: &data,
-                look_only: look_only || full.is_some(),
-            };
-            self.attempts += 1;
-            self.round_at = self.service.engine.clock().now();
-            let refusal = match self.service.engine.grant(&ask, self.order).await {
-                Round::Granted(won) => return Try::Granted(Box::new(self.granted(*won, note))),
-                Round::NoQuorum(nodes) => return Try::NoQuorum(nodes),
-                Round::Refused(refusal) => refusal,
-            };
-            if refusal.undone {
-                // Nothing that this round has found still stands.
-                match self.scope {
-                    Scope::Records(_) => return Try::Split(refusal),
-                    Scope::Slots(_) => continue,
-                }
-            }
-            if let Some(same) = refusal.holdings.iter().find(|holding| holding.same_request) {
-                match Box::pin(self.resume(same, &refusal)).await {
-                    Some(resumed) => return resumed,
-                    // The remains of a lost request are gone: start anew.
-                    None => continue,
-                }
-            }
-            if let Some(full) = full {
-                return Try::Held(full);
-            }
-            if matches!(self.scope, Scope::Records(_)) || look_only {
-                self.doubts = if refusal.is_doubtful() { self.doubts + 1 } else { 0 };
-                let held = refusal.held && !(1..=DOUBTS_MAX).contains(&self.doubts);
-                return if held || look_only { Try::Held(refusal) } else { Try::Split(refusal) };
-            }
-            nodes = refusal.nodes;
-            doubted = match doubt.filter(|_| refusal.held) {
-                Some(doubt) => {
-                    let rivals: Vec<LeaseId> = refusal.holdings.iter().map(|h| h.lease).collect();
-                    if doubted.is_some_and(|before| before.rivals.iter().any(|one| rivals.contains(one))) {
-                        // Still there: a lease, and not what is left of a round that was lost too.
-                        return Try::Held(Box::new(Refusal { free_in_ms: doubt.free_in_ms, ..*refusal }));
-                    }
-                    Box::pin(self.back_off(lost)).await;
-                    Some(Doubted { doubt, rivals })
-                }
-                None => None,
-            };
-        }
-        // Every slot that looked free was gone: others are faster just now.
-        Try::Split(Box::new(Refusal {
-            holdings: Default::default(),
-            nodes,
-            free_in_ms: Some(0),
-            held: false,
-            undone: false,
-        }))
-    }
-
-    fn granted(&self, won: Won, note: Note) -> Granted {
-        let Won { handle, valid_until, nodes, grant } = won;
-        let lease = Lease {
-            handle,
-            ttl_ms: self.options.ttl_ms,
-            valid_until,
-            note,
-            slots: self.slots.clone(),
-            waited_ms: (self.round_at - self.started).as_millis() as u64,
-            attempts: self.attempts,
-            nodes,
-        };
-        Granted { lease, grant }
-    }
-
-    /// The caller's own earlier request holds it: the same lease and token come back, with its
-    /// time set anew. `None` where only a minority held its remains, which are gone now (§1.9).
-    async fn resume(&self, same: &Holding, refusal: &Refusal) -> Option<Try> {
-        let quorum = quorum_of(self.service.engine.total());
-        let held = || refusal.holdings.iter().filter(|holding| holding.lease == same.lease);
-        let agreed = |token: Token| held().filter(|holding| holding.token == token).count();
-        let unknown = refusal.nodes.total - refusal.nodes.granted - refusal.nodes.held;
-        let token = match held().map(|holding| holding.token).find(|&token| agreed(token) >= quorum) {
-            Some(token) => token,
-            // Nodes that did not answer may hold it too, or know which token was reported:
-            // whoever got it may be at work, so nothing is touched.
-            None if held().count() + unknown as usize >= quorum && unknown > 0 => {
-                return Some(Try::NoQuorum(refusal.nodes));
-            }
-            // All have answered, and a quorum holds it with different tokens: the greatest is
-            // greater than all before it too, and is raised to a quorum now.
-            None if held().count() >= quorum => held().map(|holding| holding.token).max()?,
-            None => {
-                return match self.service.engine.release(&self.scope, &same.lease).await {
-                    Ok(_) => None,
-                    Err(nodes) => Some(Try::NoQuorum(nodes)),
-                };
-            }
-        };
-        let handle = LeaseHandle { id: same.lease, token };
-        let renewal = Renewal::Ttl(self.options.ttl_ms);
-        // The earlier attempt may not know yet that its caller has left; when it does, its undo
-        // must not take away what is returned here.
-        let engine = &self.service.engine;
-        let claim = Claim::from_bits(engine.clock().random_bits());
-        match engine.extend(&self.scope, handle, renewal, None, Some(claim)).await {
-            Extension::Extended { stored, valid_until, nodes } => {
-                let lease = Lease {
-                    handle,
-                    ttl_ms: stored.ttl_ms,
-                    valid_until,
-                    note: read_note(&stored.data),
-                    slots: stored.slots,
-                    waited_ms: (self.round_at - self.started).as_millis() as u64,
-                    attempts: self.attempts,
-                    nodes,
-                };
-                // Whoever got it first may be at work with it: not ours to undo.
-                let grant = engine.granted_before(&self.scope, handle.id, claim);
-                Some(Try::Granted(Box::new(Granted { lease, grant })))
-            }
-            Extension::Lost(_) => None,
-            Extension::NoQuorum(nodes) => Some(Try::NoQuorum(nodes)),
-        }
-    }
-
-    async fn contended(&self, refusal: &Refusal) -> ServiceError {
-        let holders = match self.target {
-            Target::Semaphore { name, .. } => self.service.semaphore_holders(name).await,
-            _ => refusal.holder().map(|named| holder(&named, Vec::new())).into_iter().collect(),
-        };
-        ServiceError::Contended {
-            primitive: self.target.primitive(),
-            holders,
-            retry_after_ms: retry_after(refusal.free_in_ms),
-            nodes: refusal.nodes,
-            waited: self.options.wait_ms > 0,
-        }
-    }
 }
 
 /// A lease as everyone may see it.

@@ -4,7 +4,8 @@
 //! them (which keys, how refusals read) stands in a small file each. Errors here
 //! know the domain and nothing of HTTP.
 
-pub mod elections;
+mod contender;
+mod elections;
 pub mod fencing;
 pub mod hold;
 pub mod leases;
