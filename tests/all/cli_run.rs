@@ -163,28 +163,55 @@ fn run_extends_what_it_holds() {
     assert!(!server.is_held("a"));
 }
 
+/// Runs a command of ours at a terminal of its own, if this machine can make one.
+fn at_a_terminal(command: &std::process::Command) -> Option<std::process::Command> {
+    let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''"));
+    let words: Vec<_> = [command.get_program()].into_iter().chain(command.get_args()).map(quoted).collect();
+    if std::process::Command::new("script").arg("--version").output().is_err() {
+        println!("SKIPPED: no script(1), so no terminal (apt-get install bsdutils)");
+        return None;
+    }
+    let mut terminal = std::process::Command::new("script");
+    terminal.args(["--quiet", "--return", "--command", &words.join(" "), "/dev/null"]);
+    terminal.stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => terminal.env(name, value),
+            None => terminal.env_remove(name),
+        };
+    }
+    Some(terminal)
+}
+
 #[test]
 fn a_lost_lease_ends_the_command_and_what_it_started() {
     let server = DevServer::start();
-    let folder = tempfile::tempdir().unwrap();
-    let pids = folder.path().join("pids");
-    let script = format!("sleep 60 & echo $! > {0}.new; mv {0}.new {0}; wait", pids.display());
-    let mut running = server
-        .command(&["run", "--lock", "a", "--ttl", "900ms", "--", "sh", "-c", &script])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    until("started", || pids.exists());
-    let sleeper = std::fs::read_to_string(&pids).unwrap();
-    server.json(&["lock", "force-release", "a"]);
-    assert_eq!(ended(&mut running), 20);
-    until("the child of the command is gone", || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", sleeper.trim())).unwrap_or_default();
-        stat.is_empty() || stat.contains(") Z")
-    });
-    let mut stderr = String::new();
-    std::io::Read::read_to_string(&mut running.stderr.take().unwrap(), &mut stderr).unwrap();
-    assert!(stderr.contains("lease_lost"), "{stderr}");
+    for terminal in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let pids = folder.path().join("pids");
+        // A terminal that is gone tells those who are left, too.
+        let script =
+            format!("trap '' HUP; sleep 60 & echo $! > {0}.new; mv {0}.new {0}; wait", pids.display());
+        let mut command =
+            server.command(&["run", "--lock", "a", "--ttl", "900ms", "--", "sh", "-c", &script]);
+        if terminal {
+            let Some(at_terminal) = at_a_terminal(&command) else { continue };
+            command = at_terminal;
+        }
+        let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        until("started", || pids.exists());
+        let sleeper = std::fs::read_to_string(&pids).unwrap();
+        server.json(&["lock", "force-release", "a"]);
+        assert_eq!(ended(&mut running), 20);
+        until("the child of the command is gone", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", sleeper.trim())).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z")
+        });
+        // To a terminal goes all of it.
+        let output = running.wait_with_output().unwrap();
+        let told = text(&output.stdout) + &text(&output.stderr);
+        assert!(told.contains("lease_lost"), "{told}");
+    }
 }
 
 #[test]
