@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Engine;
-use super::tally::{Count, quorum_of};
+use super::tally::{Count, Verdict, quorum_of};
 use crate::domain::{LeaseId, Nodes};
 use crate::node::Settle;
 use crate::node::calls::{self, Claim, Scope, Tag, Tell};
@@ -58,6 +58,34 @@ impl Engine {
             self.hub.released(channels, tag, count.yes >= quorum && !others);
         }
         Ok(count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
+    }
+
+    /// Takes away what a minority of the nodes was seen to hold of a lease, unless it has a quorum by
+    /// now: its acquire may have been on its way to the others, and whoever sent it be told that it was
+    /// granted. So they are told to refuse it first, and it goes once it can have no quorum any more.
+    ///
+    /// # Errors
+    /// The votes, where too few answered to tell.
+    pub async fn take_back(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<(), Nodes> {
+        let settle = Settle { until: self.settle_until(self.options.max_ttl_ms), undo: false };
+        // Nobody has this claim, so nodes that hold the lease keep it, and all others refuse it from now on.
+        let claim = Claim::from_bits(self.clock.random_bits());
+        let command = calls::release(&self.keys, scope, lease, settle, Tell::Nobody, Some(claim));
+        let mut ballot = self.tell(&Arc::new(command));
+        let mut count = Count::new(self.total());
+        while count.extension_verdict() == Verdict::Open {
+            match ballot.next().await {
+                Some((_, Ok(answer))) if answer.rest.is_empty() => count.no += 1,
+                Some((_, Ok(_))) => count.yes += 1,
+                Some((_, Err(_))) => count.failed += 1,
+                None => break,
+            }
+        }
+        match count.extension_verdict() {
+            Verdict::Carried => Ok(()),
+            Verdict::Rejected => self.release(scope, lease).await.map(drop),
+            Verdict::NoQuorum | Verdict::Open => Err(count.nodes()),
+        }
     }
 
     /// Releases without waiting, on the nodes in the bit set; what a node does not confirm is

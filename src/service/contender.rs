@@ -465,8 +465,8 @@ impl<'a> Contender<'a> {
             // greater than all before it too, and is raised to a quorum now.
             None if held().count() >= quorum => held().map(|holding| holding.token).max()?,
             None => {
-                return match self.service.engine.release(&self.scope, &same.lease).await {
-                    Ok(_) => None,
+                return match self.service.engine.take_back(&self.scope, &same.lease).await {
+                    Ok(()) => None,
                     Err(nodes) => Some(Try::NoQuorum(nodes)),
                 };
             }

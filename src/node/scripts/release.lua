@@ -8,9 +8,10 @@
 --       The lease id alone is short for R, the lease id and '1'
 -- ARGV  where it takes more:  1 for the undo of a grant with a request id: the claim it was
 --         made under, 0 = by the request itself; or '-'. A retry that has taken the lease over
---         since keeps it (§1.9)
+--         since keeps it (§1.9); under a claim that nobody has, whoever holds it keeps it
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
--- Reply 1 it was held, or a part of it; {1, n} the same, and n > 1 listen; 0 it was not (any more)
+-- Reply 1 it was held, or a part of it; {1, n} the same, and n > 1 listen; 0 it was not (any more);
+--       {0, 1} it is, and stays, as it was claimed otherwise
 
 if op == 82 then
   local mine, tell, claim = sub(text, 2, 33), byte(text, 34) ~= 48, m > 0 and ARGV[a] or '-'
@@ -39,7 +40,7 @@ if op == 82 then
     for i = first, last do
       local record = read(i)
       if record and sub(record, 52, 83) == mine and sub(record, 1, 13) ~= ZEROS then
-        if (string.match(request_of(record), '%+(%d+)$') or '0') ~= claim then return 0 end
+        if (string.match(request_of(record), '%+(%d+)$') or '0') ~= claim then return {0, 1} end
       end
     end
   end

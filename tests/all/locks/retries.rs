@@ -162,6 +162,42 @@ async fn a_retry_never_takes_away_a_lease_that_a_quorum_may_hold() {
     one.api().extend(&name, &first).await.ok();
 }
 
+/// The retry finds the first attempt at one node of three, where it cannot be granted any more; but by the
+/// time it takes that away, another node has become free for the first attempt, which was on its way.
+#[tokio::test]
+async fn a_retry_leaves_a_lease_alone_that_gets_its_quorum_after_the_retry_has_looked() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let (others, other_options) = cluster.proxies();
+    let patient = ["--node-timeout", "20s"];
+    let (one, two) = (Server::start(&options.with(&patient)), Server::start(&other_options.with(&patient)));
+    one.all_voting().await;
+    two.all_voting().await;
+    let (name, id) = (unique("on-its-way"), unique("request-id"));
+    // What somebody else has left at the second node.
+    one.api().acquire(&name, json!({"ttl_ms": 300_000})).await.ok();
+    eventually("all nodes have it", async || cluster.leases(&name).len() == 3).await;
+    let key = cluster.nodes[1].leases(&name).remove(0);
+    for node in [&cluster.nodes[0], &cluster.nodes[2]] {
+        node.command::<()>(&["DEL", &key]);
+    }
+    let ask = |api: crate::support::Api| {
+        let (name, body) = (name.clone(), json!({"request_id": id, "ttl_ms": 300_000}));
+        tokio::spawn(async move { api.acquire(&name, body).await })
+    };
+    proxies[1..].iter().for_each(|proxy| proxy.delay(Duration::from_secs(2)));
+    others.iter().for_each(|proxy| proxy.delay(Duration::from_secs(1)));
+    let first = ask(one.api());
+    eventually("the first node has it", async || !cluster.nodes[0].leases(&name).is_empty()).await;
+    let second = ask(two.api());
+    eventually("the retry has looked", async || !cluster.nodes[2].leases(&name).is_empty()).await;
+    cluster.nodes[1].command::<()>(&["DEL", &key]);
+    let (first, second) = (first.await.unwrap().ok(), second.await.unwrap().ok());
+    assert_eq!((secret(&first), token(&first)), (secret(&second), token(&second)));
+    others.iter().for_each(crate::support::proxy::Proxy::heal);
+    two.api().extend(&name, &first).await.ok();
+}
+
 /// The client's connection breaks at a random moment and it asks again, at once, elsewhere. The
 /// first server undoes what nobody was told of; that must not hit the lease that the second one
 /// has just handed out.
