@@ -282,6 +282,9 @@ pub enum Renewal {
     Ttl(u64),
     /// To the lease's own ttl.
     Own,
+    /// The same, in the second fencing round: a node where the token may have been issued to somebody
+    /// else since does not count.
+    Raise,
     /// Leave it.
     Keep,
 }
@@ -351,6 +354,7 @@ pub fn extend(
             digits.as_str()
         }
         Renewal::Own => "own     ",
+        Renewal::Raise => "raise   ",
         Renewal::Keep => "keep    ",
     };
     let token = Digits::<16>::of(token.map_or(0, Token::get));

@@ -57,7 +57,8 @@ pub struct Refusal {
     pub free_in_ms: Option<u64>,
     /// Whether a lease may have a quorum. Otherwise the vote was split.
     pub held: bool,
-    /// Whether the attempt itself was undone before it was over: by another one of the same request.
+    /// Whether the attempt itself was undone before it was over: by another one of the same request, or
+    /// since its token may have been issued.
     pub undone: bool,
 }
 
@@ -235,12 +236,12 @@ impl Engine {
         let Ok(token) = Token::new(token) else { return Round::NoQuorum(votes.count.nodes()) };
         if !exact {
             metrics().fencing_raises.increment(1);
-            let renewal = Renewal::Ttl(ask.ttl_ms);
-            let raise = calls::extend(ask.scope, &lease, Some(token), renewal, None, None);
+            let raise = calls::extend(ask.scope, &lease, Some(token), Renewal::Raise, None, None);
             let raised = Box::pin(self.poll(&Arc::new(raise))).await;
             match raised.count.extension_verdict() {
                 Verdict::Carried => {}
-                Verdict::Rejected if ask.request.is_some() => {
+                // Taken away already, or tokens were issued past it meanwhile.
+                _ if raised.count.no > 0 => {
                     votes.undone = true;
                     return Round::Refused(Box::new(votes.refusal()));
                 }

@@ -195,15 +195,12 @@ fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
 }
 
 fn extend(now_us: u64) -> impl Strategy<Value = Timed> {
-    let ttl = prop_oneof![one_of(&["own", "keep"]).prop_map(|ttl| (ttl, false)), life(&["100000", "200000"])];
+    const WORDS: [&str; 3] = ["own", "keep", "raise"];
+    let ttl = prop_oneof![one_of(&WORDS).prop_map(|ttl| (ttl, false)), life(&["100000", "200000"])];
     let token = prop_oneof![6 => token(now_us), 1 => Just("0".repeat(16))];
     (marker(), lease(), token, ttl, data()).prop_map(|(marker, (lease, scope), token, ttl, data)| {
         let (keys, last) = scope.by_lease;
-        let given = if ["own", "keep"].contains(&&*ttl.0) {
-            format!("{:8}", ttl.0)
-        } else {
-            format!("{:0>8}", ttl.0)
-        };
+        let given = if WORDS.contains(&&*ttl.0) { format!("{:8}", ttl.0) } else { format!("{:0>8}", ttl.0) };
         let args = [vec![format!("{token}{lease}{given}{data}")], last].concat();
         (script(Script::Extend, marker.0, &keys, &args), ttl.1 || marker.1)
     })

@@ -210,3 +210,46 @@ async fn tokens_of_all_kinds_are_unique_per_name() {
     println!("fencing: {} of 240 tokens issued by 8 concurrent issuers at two servers", tokens.len());
     assert!(tokens.len() > 200, "issuers starve each other: {} of 240", tokens.len());
 }
+
+/// As where a server whose clock is ahead was here before: then tokens rise by one, and those that are issued
+/// come as near as can be to those that are raised.
+#[tokio::test]
+async fn no_token_is_both_issued_and_a_leases() {
+    for total in [3, 5] {
+        let cluster = Cluster::new(total);
+        let servers = [cluster.server(&[]).await, cluster.server(&[]).await, cluster.server(&[]).await];
+        for _ in 0..10 {
+            let name = unique("both");
+            let lease = servers[0].api().acquire(&name, json!({})).await.ok();
+            let key = cluster.leases(&name).remove(0);
+            servers[0].api().release(&name, &lease).await.ok();
+            for (node, i) in cluster.nodes.iter().zip(0..) {
+                let ahead = token(&lease) + 30_000_000 + 3 * i;
+                node.command::<()>(&["SET", &key, &format!("{ahead:042}"), "PX", "600000"]);
+            }
+            let mut callers = tokio::task::JoinSet::new();
+            for i in 0..12 {
+                let (api, name) = (servers[i % 3].api(), name.clone());
+                callers.spawn(async move {
+                    let mut tokens = Vec::new();
+                    for _ in 0..15 {
+                        if i < 6 {
+                            tokens.push(take(&api, &name).await);
+                            continue;
+                        }
+                        let answer = api.post(&format!("/v1/fencing/{name}/issue"), json!({})).await;
+                        if answer.status == 200 {
+                            tokens.push(token(&answer.ok()));
+                        }
+                    }
+                    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
+                    tokens
+                });
+            }
+            let mut tokens: Vec<u64> = callers.join_all().await.concat();
+            tokens.sort_unstable();
+            let twice: Vec<_> = tokens.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+            assert!(twice.is_empty(), "{twice:?} of {total} nodes");
+        }
+    }
+}

@@ -470,6 +470,21 @@ fn a_token_that_was_issued_while_a_lease_was_held_stays_behind_it() {
 }
 
 #[test]
+fn a_lease_is_raised_to_a_token_that_is_new_to_the_node_or_its_own() {
+    let node = node();
+    acquire(&node, &BOTH, &ASK);
+    assert!(extend(&node, &BOTH, A, P, "raise").starts_with("1 30000"), "its own");
+    assert_eq!(issue(&node, "b", P + 5), granted(P + 5));
+    for issued_or_passed in [P + 5, P + 3] {
+        assert_eq!(extend(&node, &BOTH, A, issued_or_passed, "raise"), "0");
+    }
+    assert!(extend(&node, &BOTH, A, P + 6, "raise").starts_with("1 30000"));
+    assert!(extend(&node, &BOTH, A, P + 6, "raise").starts_with("1 30000"), "a duplicated message");
+    assert_eq!(issue(&node, "b", P + 8), granted(P + 8));
+    assert!(extend(&node, &BOTH, A, P + 6, "raise").starts_with("1 30000"), "its own, though others came");
+}
+
+#[test]
 fn releasing_an_expired_lease_is_no_release() {
     let node = node();
     acquire(&node, &LOCK, &ASK);

@@ -4,11 +4,12 @@
 --
 -- KEYS  key × n, or the index of a semaphore
 -- text  E   2 token, 16 digits, or zeros (as it is)   18 lease id   50 ttl in ms, 8 digits, or 'own'
---       (as granted) or 'keep' (as it is), filled up with spaces   58 new data or ''; what is stored
---       stays where it is of a later edition
+--       (as granted) or 'keep' (as it is) or 'raise' (as granted, and the token is new), filled up with
+--       spaces   58 new data or ''; what is stored stays where it is of a later edition
 -- ARGV  where it takes more:  1 a claim: from now on only who names it undoes the grant; or '-'
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
--- Reply {1, remaining, ttl, data, request, slots}, and 1 where it ends sooner now; 0 not held (any more); -2
+-- Reply {1, remaining, ttl, data, request, slots}, and 1 where it ends sooner now; 0 not held (any more),
+--       or the token to raise it to may have been issued here meanwhile; -2
 if op == 69 then
   local token, mine, given = sub(text, 2, 17), sub(text, 18, 49), sub(text, 50, 57)
   local claim = m > 0 and ARGV[a] or '-'
@@ -34,6 +35,10 @@ if op == 69 then
     if fence < token then
       if token > token_max then return -2 end
       fence = token
+    elseif given == 'raise   ' then
+      -- Every token is new to a node once: of two quorums with the same one, one node would count twice.
+      local own = byte(record, 43) == 60 and sub(record, 85, 100) or fence
+      if own ~= token then return 0 end
     end
     fences[i], records[i] = fence, record
   end
@@ -44,7 +49,7 @@ if op == 69 then
   local ttl, remaining, ends, forgotten, longer = own, expires - now, nil, nil, nil
   if given == 'keep    ' then
     _, ends, forgotten, longer = life(remaining)
-  elseif given == 'own     ' then
+  elseif given == 'own     ' or given == 'raise   ' then
     remaining, ends, forgotten, longer = life(own)
   else
     ttl, ends, forgotten, longer = life(given)
