@@ -210,10 +210,13 @@ impl Engine {
             let Some((i, answer)) = ballot.next().await else { break };
             votes.take(i, answer, &mut grant);
         }
-        if votes.is_in_doubt() {
-            // A tie looks like a lease that is held until the last votes are in.
+        // A tie looks like a lease that is held until the last votes are in. And a retry takes the token
+        // that a quorum stores for the one that was reported, whoever answered first.
+        let is_open =
+            |votes: &GrantVotes| votes.is_in_doubt() || (ask.request.is_some() && votes.is_uneven());
+        if is_open(&votes) {
             let _ = Box::pin(tokio::time::timeout(self.tie_patience(), async {
-                while votes.is_in_doubt() {
+                while is_open(&votes) {
                     let Some((i, answer)) = ballot.next().await else { break };
                     votes.take(i, answer, &mut grant);
                 }
@@ -394,6 +397,13 @@ impl GrantVotes {
             && self.most() < quorum_of(self.count.total)
     }
 
+    /// Whether the round is won, and the votes that are out decide with which token.
+    fn is_uneven(&self) -> bool {
+        self.count.verdict() == Verdict::Carried
+            && self.count.pending() > 0
+            && !tally::token_of(&self.fences, self.count.total).1
+    }
+
     fn refusal(&self) -> Refusal {
         let total = self.count.total;
         let free = self.free + self.count.yes;
@@ -444,5 +454,20 @@ mod tests {
 
         // Whoever has the last one of them has no quorum.
         assert!(!votes([7, 8]).is_in_doubt());
+    }
+
+    #[test]
+    fn a_token_is_uneven_until_a_quorum_has_the_same_or_all_have_answered() {
+        let granted = |fences: &[u64]| {
+            let mut votes = GrantVotes::new(3, 1);
+            votes.count.yes = fences.len();
+            votes.fences.extend_from_slice(fences);
+            votes.is_uneven()
+        };
+        assert!(!granted(&[7]), "not won yet");
+        assert!(!granted(&[7, 7]));
+        assert!(granted(&[7, 9]));
+        assert!(!granted(&[7, 9, 7]));
+        assert!(!granted(&[7, 8, 9]), "nobody is left to ask");
     }
 }

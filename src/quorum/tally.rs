@@ -90,12 +90,12 @@ impl Count {
     }
 }
 
-/// The token of a grant: the maximum over the granting nodes, and whether a quorum of
-/// them stored exactly that, so that no second round is needed (PROTOCOL §2.2).
+/// The token of a grant, and whether a quorum stored exactly that, so that no second round is needed
+/// (PROTOCOL §2.2): the maximum over the granting quorum, and where all of a quorum stored the same, that.
 pub fn token_of(granted: &[u64], total: usize) -> (u64, bool) {
-    let token = granted.iter().copied().max().unwrap_or(0);
-    let exact = granted.iter().filter(|&&fence| fence == token).count();
-    (token, exact >= quorum_of(total))
+    let same = |token: u64| granted.iter().filter(|&&fence| fence == token).count();
+    let exact = granted.iter().copied().find(|&token| same(token) >= quorum_of(total));
+    (exact.or(granted.iter().copied().max()).unwrap_or(0), exact.is_some())
 }
 
 /// A lease as a quorum of nodes names it.
@@ -304,6 +304,8 @@ mod tests {
         assert_eq!(token_of(&[7, 9], 3), (9, false));
         assert_eq!(token_of(&[7, 9, 9], 5), (9, false));
         assert_eq!(token_of(&[9, 9, 9], 5), (9, true));
+        assert_eq!(token_of(&[7, 9, 7], 3), (7, true), "the greater one is a minority's");
+        assert_eq!(token_of(&[7, 7, 9], 5), (9, false));
         assert_eq!(token_of(&[5], 1), (5, true));
     }
 
