@@ -385,8 +385,8 @@ impl GrantVotes {
 
     /// Whether a lease may have a quorum, as far as the votes tell.
     fn may_be_held(&self) -> bool {
-        let most = self.most();
-        most > 0 && most + self.count.pending() + self.count.failed >= quorum_of(self.count.total)
+        let answered = self.count.yes + self.count.no;
+        tally::may_be_held(self.holdings.iter(), answered, self.count.total)
     }
 
     /// Whether the round is lost, and the votes that are out decide to whom, or to nobody.

@@ -160,14 +160,23 @@ pub fn is_settled<'a>(
         || most(holdings) + (total - answered) < quorum
 }
 
+/// Whether some lease may have a quorum, as far as `answered` nodes tell.
+pub fn may_be_held<'a>(
+    holdings: impl Iterator<Item = &'a Holding> + Clone,
+    answered: usize,
+    total: usize,
+) -> bool {
+    let most = most(holdings);
+    most > 0 && most + (total - answered) >= quorum_of(total)
+}
+
 /// Whether some lease may have a quorum and none is known to, since nodes did not answer.
 pub fn is_doubtful<'a>(
     holdings: impl Iterator<Item = &'a Holding> + Clone,
     answered: usize,
     total: usize,
 ) -> bool {
-    let (most, quorum) = (most(holdings), quorum_of(total));
-    (1..quorum).contains(&most) && most + (total - answered) >= quorum
+    most(holdings.clone()) < quorum_of(total) && may_be_held(holdings, answered, total)
 }
 
 /// When enough nodes will be free again for somebody: the q-th smallest remaining time over

@@ -123,8 +123,9 @@ impl Service {
     pub async fn force_release_lock(&self, name: &Name) -> Result<bool, ServiceError> {
         let key = self.engine.keys().lock(name);
         let (answers, _) = self.engine.read(&[&key], |_| false).await.map_err(unavailable)?;
-        let holdings = holdings(&answers);
-        let held = tally::holder(holdings.iter(), self.engine.total()).is_some();
+        let (holdings, total) = (holdings(&answers), self.engine.total());
+        // What was taken away was held, also where only a node that did not answer could tell.
+        let held = tally::may_be_held(holdings.iter(), answers.len(), total);
         let mut leases: Vec<_> = holdings.iter().map(|holding| holding.lease).collect();
         leases.sort_unstable();
         leases.dedup();

@@ -99,6 +99,22 @@ async fn force_release_clears_what_only_a_minority_of_the_nodes_holds() {
 }
 
 #[tokio::test]
+async fn force_release_tells_of_a_lease_that_is_held_where_a_node_that_held_it_is_down() {
+    let mut cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let name = unique("forced");
+    let lease = api.acquire(&name, json!({})).await.ok();
+    eventually("all nodes have it", || async { cluster.leases(&name).len() == 3 }).await;
+    let key = cluster.nodes[0].leases(&name).remove(0);
+    cluster.nodes[0].command::<()>(&["DEL", &key]);
+    cluster.nodes[1].kill();
+    assert_eq!(api.delete(&format!("/v1/locks/{name}")).await.ok(), json!({"released": true}));
+    api.extend(&name, &lease).await.problem(409, "lease_lost");
+    assert_eq!(api.delete(&format!("/v1/locks/{name}")).await.ok(), json!({"released": false}));
+}
+
+#[tokio::test]
 async fn force_release_lets_the_first_waiter_in() {
     let shared = Shared::nodes(3);
     for api in [shared.api(), shared.other_api()] {
