@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+
 use super::tally::{self, quorum_of};
 use super::{Count, Engine};
 use crate::domain::Nodes;
@@ -60,15 +63,16 @@ impl Engine {
     /// # Errors
     /// The votes, where fewer than a quorum answered.
     pub async fn list(self: &Arc<Self>, prefix: &str, after: &str, limit: usize) -> Result<Page, Nodes> {
-        let walks = self
+        let mut walks: FuturesUnordered<_> = self
             .members
             .iter()
-            .map(|member| walk(Arc::clone(member), prefix.to_owned(), after.to_owned(), limit));
+            .map(|member| walk(Arc::clone(member), prefix.to_owned(), after.to_owned(), limit))
+            .collect();
         let mut count = Count::new(self.total());
         let mut by_key: HashMap<String, Vec<Holding>> = HashMap::new();
         // Beyond the last key of a shortened list, that node may hold keys it did not name.
         let mut known_to: Option<String> = None;
-        for outcome in futures_util::future::join_all(walks).await {
+        while let Some(outcome) = walks.next().await {
             let Ok((held, more)) = outcome else {
                 count.failed += 1;
                 continue;
@@ -79,6 +83,14 @@ impl Engine {
             }
             for (key, holding) in held {
                 by_key.entry(key).or_default().push(holding);
+            }
+            // Where a quorum leaves nothing open, nobody waits for a node that is slow.
+            let is_open = |(key, holdings): (&String, &Vec<Holding>)| {
+                known_to.as_ref().is_none_or(|known| key <= known)
+                    && tally::is_doubtful(holdings.iter(), count.yes, self.total())
+            };
+            if count.yes >= quorum_of(self.total()) && !by_key.iter().any(is_open) {
+                break;
             }
         }
         let nodes = count.nodes();

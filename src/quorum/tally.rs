@@ -197,6 +197,15 @@ pub fn highest_fence(fences: &[u64], total: usize) -> Option<u64> {
     sorted.get(rank - 1).copied().filter(|&fence| fence > 0)
 }
 
+/// Whether that one is the same whatever the nodes store that did not answer.
+pub fn is_fence_settled(fences: &[u64], total: usize) -> bool {
+    let of_all = |others: u64| {
+        let others = std::iter::repeat_n(others, total - fences.len());
+        highest_fence(&fences.iter().copied().chain(others).collect::<Vec<_>>(), total)
+    };
+    of_all(0) == of_all(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -385,5 +394,17 @@ mod tests {
         assert_eq!(highest_fence(&[0, 0, 0], 3), None);
         assert_eq!(highest_fence(&[5, 7, 9, 9], 5), Some(9));
         assert_eq!(highest_fence(&[5, 7, 8, 9, 9], 5), Some(8));
+    }
+
+    #[test]
+    fn a_fence_is_settled_once_no_node_that_is_out_can_change_it() {
+        assert!(is_fence_settled(&[5, 5], 3));
+        assert!(!is_fence_settled(&[5, 9], 3));
+        assert!(!is_fence_settled(&[5], 3));
+        assert!(is_fence_settled(&[5, 7, 9], 3));
+        assert!(is_fence_settled(&[0, 0], 3));
+        assert!(!is_fence_settled(&[5, 9, 9], 5));
+        assert!(is_fence_settled(&[5, 9, 9, 9], 5));
+        assert!(is_fence_settled(&[5], 1));
     }
 }

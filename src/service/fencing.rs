@@ -1,8 +1,10 @@
 //! Fencing tokens without a lease, in the same sequence as the lock of that name.
 
 use super::leases::unavailable;
+use super::locks::fences;
 use super::{Service, ServiceError};
 use crate::domain::{Name, Token};
+use crate::node::calls::Entry;
 use crate::quorum::tally;
 
 /// What a check of a token found; a stale one is [`ServiceError::StaleToken`].
@@ -47,13 +49,11 @@ impl Service {
     /// [`ServiceError::QuorumUnavailable`].
     pub async fn get_fence(&self, name: &Name) -> Result<Option<Token>, ServiceError> {
         let key = self.engine.keys().lock(name);
-        // A minority may know of a token that nobody was given, so all nodes that vote are asked.
-        let (answers, _) = self.engine.read(&[&key], |_| false).await.map_err(unavailable)?;
-        let fences: Vec<u64> = answers
-            .iter()
-            .map(|entries| entries.first().and_then(Option::as_ref).map_or(0, |entry| entry.fence))
-            .collect();
-        let highest = tally::highest_fence(&fences, self.engine.total());
+        let total = self.engine.total();
+        // A minority may know of a token that nobody was given: where nodes differ, the others are asked too.
+        let settled = |answers: &[Vec<Option<Entry>>]| tally::is_fence_settled(&fences(answers), total);
+        let (answers, _) = self.engine.read(&[&key], settled).await.map_err(unavailable)?;
+        let highest = tally::highest_fence(&fences(&answers), total);
         Ok(highest.and_then(|fence| Token::new(fence).ok()))
     }
 }

@@ -27,6 +27,14 @@ fn held(answers: &[Vec<Option<Entry>>]) -> impl Iterator<Item = &Holding> + Clon
     answers.iter().flatten().flatten().filter_map(|entry| entry.holding.as_ref())
 }
 
+/// The fence of each node under one key.
+pub(crate) fn fences(answers: &[Vec<Option<Entry>>]) -> Vec<u64> {
+    answers
+        .iter()
+        .map(|entries| entries.first().and_then(Option::as_ref).map_or(0, |entry| entry.fence))
+        .collect()
+}
+
 impl Service {
     /// Who holds a lock.
     ///
@@ -55,10 +63,6 @@ impl Service {
             looks += 1;
             tokio::time::sleep(self.engine.round_trip() * looks).await;
         };
-        let fences: Vec<u64> = answers
-            .iter()
-            .map(|entries| entries.first().and_then(Option::as_ref).map_or(0, |entry| entry.fence))
-            .collect();
         let holdings = holdings(&answers);
         if let Some(named) = tally::holder(holdings.iter(), total)
             && named.is_behind
@@ -67,7 +71,7 @@ impl Service {
             let scope = Scope::Records(smallvec![key.into()]);
             Box::pin(self.engine.settle_data(&scope, &named.lease, named.data)).await;
         }
-        Ok(self.inspection(key, &holdings, &fences, nodes))
+        Ok(self.inspection(key, &holdings, &fences(&answers), nodes))
     }
 
     fn inspection(&self, key: &str, holdings: &[Holding], fences: &[u64], nodes: Nodes) -> Inspection {
@@ -122,16 +126,23 @@ impl Service {
     /// [`ServiceError::QuorumUnavailable`].
     pub async fn force_release_lock(&self, name: &Name) -> Result<bool, ServiceError> {
         let key = self.engine.keys().lock(name);
-        let (answers, _) = self.engine.read(&[&key], |_| false).await.map_err(unavailable)?;
-        let (holdings, total) = (holdings(&answers), self.engine.total());
+        let total = self.engine.total();
+        let settled = |answers: &[Vec<Option<Entry>>]| tally::is_settled(held(answers), answers.len(), total);
+        // What a minority holds goes too: of nodes that are about to answer, all are heard. One that is slow
+        // is waited for where only it can tell whether anybody holds the lock.
+        let (mut answers, _) = self.engine.read_soon(&[&key], |_| false).await.map_err(unavailable)?;
+        if !settled(&answers) {
+            (answers, _) = self.engine.read(&[&key], settled).await.map_err(unavailable)?;
+        }
+        let holdings = holdings(&answers);
         // What was taken away was held, also where only a node that did not answer could tell.
-        let held = tally::may_be_held(holdings.iter(), answers.len(), total);
+        let is_held = tally::may_be_held(holdings.iter(), answers.len(), total);
         let mut leases: Vec<_> = holdings.iter().map(|holding| holding.lease).collect();
         leases.sort_unstable();
         leases.dedup();
         for lease in &leases {
             self.release_id(&Held::Lock(name.clone()), lease).await?;
         }
-        Ok(held)
+        Ok(is_held)
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{Api, Cluster, RedisOptions, eventually, median, number, token, unique};
+use crate::support::{Api, Cluster, RedisOptions, Server, eventually, median, number, token, unique};
 
 /// Every kind of call, once.
 async fn everything_works(api: &Api) {
@@ -422,4 +422,26 @@ async fn what_only_a_node_that_is_out_of_reach_could_tell_is_not_told() {
     is(0, "voting").await;
     assert_eq!(api.get(&lock).await.ok()["held"], true);
     assert_eq!(api.get(&election).await.ok()["leader"], "c");
+}
+
+#[tokio::test]
+async fn what_a_quorum_agrees_on_is_told_without_a_node_that_hangs() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let server = Server::start(&options.with(&["--node-timeout", "30s"]));
+    server.all_voting().await;
+    let api = server.api();
+    let (name, path) = (unique("agreed"), "/v1/locks?prefix=agreed");
+    let lease = api.acquire(&name, json!({"ttl_ms": 300_000})).await.ok();
+    eventually("all nodes have it", async || cluster.leases(&name).len() == 3).await;
+    proxies[2].mute_answers();
+    let since = Instant::now();
+    assert_eq!(api.get(path).await.ok()["locks"][0]["name"], name);
+    let fence = json!({"name": name, "highest_token": token(&lease)});
+    assert_eq!(api.get(&format!("/v1/fencing/{name}")).await.ok(), fence);
+    let check = json!({"fencing_token": token(&lease)});
+    assert_eq!(api.post(&format!("/v1/fencing/{name}/check"), check).await.ok()["status"], "current");
+    assert_eq!(api.delete(&format!("/v1/locks/{name}")).await.ok(), json!({"released": true}));
+    assert_eq!(api.get(path).await.ok(), json!({"locks": []}));
+    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
 }
