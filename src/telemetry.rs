@@ -94,7 +94,7 @@ const REFUSALS: [&str; 6] =
     ["connections", "in_flight", "header_timeout", "body_timeout", "header_bytes", "malformed"];
 
 /// Outcomes of a call to a node, as `quorate_node_requests_total` labels them.
-pub const NODE_OUTCOMES: [&str; 13] = [
+pub const NODE_OUTCOMES: [&str; 14] = [
     "done",
     "refused",
     "timeout",
@@ -105,6 +105,7 @@ pub const NODE_OUTCOMES: [&str; 13] = [
     "overloaded",
     "unmarked",
     "clock_ahead",
+    "clock_stepped",
     "undone",
     "redis_error",
     "nonsense",
@@ -123,9 +124,10 @@ pub fn node_outcome(answer: Result<bool, &NodeError>) -> usize {
         Err(NodeError::Overloaded) => 7,
         Err(NodeError::Unmarked) => 8,
         Err(NodeError::ClockAhead) => 9,
-        Err(NodeError::Undone) => 10,
-        Err(NodeError::Redis(_)) => 11,
-        Err(NodeError::Nonsense) => 12,
+        Err(NodeError::ClockStepped) => 10,
+        Err(NodeError::Undone) => 11,
+        Err(NodeError::Redis(_)) => 12,
+        Err(NodeError::Nonsense) => 13,
     }
 }
 

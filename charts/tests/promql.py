@@ -16,7 +16,7 @@ OPERATIONS = {
 }
 OUTCOMES_NODE = {
     "done", "refused", "timeout", "connection", "down", "quarantined", "node_refused", "overloaded",
-    "unmarked", "clock_ahead", "undone", "redis_error", "nonsense",
+    "unmarked", "clock_ahead", "clock_stepped", "undone", "redis_error", "nonsense",
 }
 STATES = {"voting", "quarantined", "down", "refused"}
 

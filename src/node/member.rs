@@ -80,6 +80,9 @@ pub struct Member {
     unsettled: AtomicUsize,
     debts: Mutex<VecDeque<Arc<Command>>>,
     baseline: Mutex<Option<ClockBaseline>>,
+    /// Its clock stepped, and it has not voted since. What it answered before it was told apart counts
+    /// no more than what told of the step.
+    stepped: AtomicBool,
     /// What the times of the baseline are counted from.
     first_seen: Instant,
     /// What the node's clock said then, µs, by the last look at it; 0 before the first.
@@ -125,6 +128,7 @@ impl Member {
             unsettled: AtomicUsize::new(0),
             debts: Mutex::default(),
             baseline: Mutex::default(),
+            stepped: AtomicBool::new(false),
             first_seen,
             first_us: AtomicU64::new(0),
             latency_us: AtomicU64::new(0),
@@ -341,6 +345,7 @@ impl Member {
             Standing::Voting(expected) => {
                 let (keys, expected) = (self.keys.clone(), Arc::clone(expected));
                 let marker = Marker { keys, expected, bounds: self.bounds };
+                self.stepped.store(false, Ordering::Release);
                 (Gate::Open(Arc::new(marker)), 0)
             }
             Standing::Quarantined { .. } => (Gate::Shut(NodeError::Quarantined), 1),
@@ -422,6 +427,7 @@ impl Member {
             }
         };
         if stepped {
+            self.stepped.store(true, Ordering::Release);
             tracing::error!(
                 node = self.metrics.node(),
                 address = self.node.address(),
@@ -434,16 +440,23 @@ impl Member {
 }
 
 impl ReplyWatcher for Member {
-    fn answered(&self, command: &Arc<Command>, sent_at: Instant, now: Instant, answer: &Vote) {
+    fn answered(&self, command: &Arc<Command>, sent_at: Instant, now: Instant, mut answer: Vote) -> Vote {
         let took = now.saturating_duration_since(sent_at);
+        let node_ms = answer.as_ref().ok().map(|answer| answer.node_ms);
+        if let Some(node_ms) = node_ms {
+            self.watch_clock(sent_at, now, took, node_ms);
+            // Already the vote that tells of the step was cast by the wrong clock.
+            if command.script.votes() && self.stepped.load(Ordering::Acquire) {
+                answer = Err(NodeError::ClockStepped);
+            }
+        }
         self.metrics.request(command.script, answer.as_ref().map(|a| a.done), took);
-        match answer {
-            Ok(answer) => {
+        match &answer {
+            Ok(_) => {
                 let before = self.latency_us.load(Ordering::Relaxed);
                 let us = (took.as_micros() as u64).max(1);
                 let smoothed = if before == 0 { us } else { (before * 7 + us) / 8 };
                 self.latency_us.store(smoothed.max(1), Ordering::Relaxed);
-                self.watch_clock(sent_at, now, took, answer.node_ms);
                 count_undo(Some(command), Undo::Done);
             }
             Err(why) => {
@@ -473,6 +486,7 @@ impl ReplyWatcher for Member {
         }
         // Only now: it may have become a debt.
         self.unsettled.fetch_sub(1, Ordering::Release);
+        answer
     }
 }
 

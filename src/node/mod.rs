@@ -241,8 +241,9 @@ struct ReplyInner {
 
 /// Sees every answer of a node, whoever waits for it: metrics, breaker, clock, debts.
 pub trait ReplyWatcher: Send + Sync + 'static {
-    /// `command`, submitted at `sent_at`, was answered at `now`.
-    fn answered(&self, command: &Arc<Command>, sent_at: Instant, now: Instant, answer: &Vote);
+    /// `command`, submitted at `sent_at`, was answered at `now`. Returns what counts: an answer
+    /// that speaks against itself is an abstention.
+    fn answered(&self, command: &Arc<Command>, sent_at: Instant, now: Instant, answer: Vote) -> Vote;
 }
 
 impl ReplyTo {
@@ -280,10 +281,10 @@ impl ReplyTo {
         self.deliver(now, part.and_then(|part| Answer::of_part(node_ms, part)));
     }
 
-    fn deliver(&mut self, now: Instant, answer: Vote) {
+    fn deliver(&mut self, now: Instant, mut answer: Vote) {
         let Some(mut inner) = self.inner.take() else { return };
         if let Some(watcher) = &inner.watcher {
-            watcher.answered(&inner.command, inner.sent_at, now, &answer);
+            answer = watcher.answered(&inner.command, inner.sent_at, now, answer);
         }
         if let Some(span) = inner.span.take() {
             let outcome = node_outcome(answer.as_ref().map(|answer| answer.done));
@@ -432,6 +433,9 @@ pub enum NodeError {
     /// The proposed token is too far ahead of the node's clock.
     #[error("token too far ahead of the node's clock")]
     ClockAhead,
+    /// The node's clock stepped: it may have taken a lease for expired that is held.
+    #[error("the node's clock stepped")]
+    ClockStepped,
     /// The lease was released before its acquire arrived.
     #[error("released before it arrived")]
     Undone,
@@ -449,6 +453,14 @@ pub enum NodeError {
 impl NodeError {
     /// Whether the script may have run, or may run yet, so that it must be undone.
     pub fn may_have_run(&self) -> bool {
-        matches!(self, Self::Timeout | Self::Connection(_) | Self::Redis(_) | Self::Nonsense | Self::Dropped)
+        matches!(
+            self,
+            Self::Timeout
+                | Self::Connection(_)
+                | Self::ClockStepped
+                | Self::Redis(_)
+                | Self::Nonsense
+                | Self::Dropped
+        )
     }
 }

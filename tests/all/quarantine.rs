@@ -1,10 +1,12 @@
 //! A node that may have forgotten leases abstains until all of them have expired, and a node that
 //! must not vote never does.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::support::redis::new_directory;
 use crate::support::server::{init, libfaketime};
 use crate::support::{
     Api, Cluster, Redis, RedisOptions, Server, ServerOptions, eventually, number, token, unique,
@@ -361,36 +363,55 @@ async fn the_longest_ttl_of_any_server_counts_for_all() {
     assert_eq!(node(&server.api(), 1).await["state"], "quarantined");
 }
 
+/// The clock of one node, in a file.
+struct WrongClock(PathBuf);
+
+impl WrongClock {
+    /// Three nodes, of which the last goes by it; `None` where that cannot be had.
+    fn of_the_last() -> Option<(Cluster, Self)> {
+        let library = libfaketime()?;
+        let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+        if !Path::new(libc).exists() {
+            println!("SKIPPED: {libc} is not there to be loaded before libfaketime");
+            return None;
+        }
+        let clock = Self(new_directory().join("clock"));
+        clock.set("+0s");
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let environment = [
+            ("LD_PRELOAD", format!("{}:{libc}", text(&library))),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_TIMESTAMP_FILE", text(&clock.0)),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        let mut cluster = Cluster::blank(2, &RedisOptions::default());
+        cluster.nodes.push(Redis::with(RedisOptions { environment, ..RedisOptions::default() }));
+        cluster.init(&MAX_TTL);
+        Some((cluster, clock))
+    }
+
+    fn set(&self, offset: &str) {
+        std::fs::write(&self.0, offset).unwrap();
+    }
+}
+
+impl Drop for WrongClock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.parent().unwrap());
+    }
+}
+
 #[tokio::test]
 async fn a_node_whose_clock_steps_abstains_for_the_longest_ttl() {
-    let Some(library) = libfaketime() else { return };
-    let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
-    if !std::path::Path::new(libc).exists() {
-        println!("SKIPPED: {libc} is not there to be loaded before libfaketime");
-        return;
-    }
-    let directory = crate::support::redis::new_directory();
-    let clock = directory.join("clock");
-    let set = |offset: &str| std::fs::write(&clock, offset).unwrap();
-    set("+0s");
-    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
-    let environment = [
-        ("LD_PRELOAD", format!("{}:{libc}", text(&library))),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-        ("FAKETIME_NO_CACHE", "1".to_owned()),
-        ("FAKETIME_TIMESTAMP_FILE", text(&clock)),
-    ];
-    let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    let mut cluster = Cluster::blank(2, &RedisOptions::default());
-    cluster.nodes.push(Redis::with(RedisOptions { environment, ..RedisOptions::default() }));
-    cluster.init(&MAX_TTL);
+    let Some((cluster, clock)) = WrongClock::of_the_last() else { return };
     let server = cluster.server(&MAX_TTL).await;
     let api = server.api();
     for step in ["+60s", "+0s"] {
         let name = unique("step");
         let lease = api.acquire(&name, json!({"ttl_ms": 2_000})).await.ok();
         let stepped_at = Instant::now();
-        set(step);
+        clock.set(step);
         becomes(&api, 2, "quarantined").await;
         let seen = node(&api, 2).await;
         assert!(seen["reason"].as_str().is_some_and(|reason| reason.contains("clock")), "{seen}");
@@ -400,5 +421,26 @@ async fn a_node_whose_clock_steps_abstains_for_the_longest_ttl() {
         becomes(&api, 2, "voting").await;
         assert!(stepped_at.elapsed() >= Duration::from_millis(MAX_TTL_MS), "{:?}", stepped_at.elapsed());
     }
-    let _ = std::fs::remove_dir_all(directory);
+}
+
+#[tokio::test]
+async fn the_vote_that_tells_of_a_clock_step_does_not_count() {
+    let Some((cluster, clock)) = WrongClock::of_the_last() else { return };
+    let server = cluster.server(&MAX_TTL).await;
+    let api = server.api();
+    for step in ["+60s", "+120s"] {
+        let name = unique("step");
+        // One node has never heard of the lease, and to another it soon has expired.
+        cluster.nodes[0].stop();
+        becomes(&api, 0, "down").await;
+        let taken_at = Instant::now();
+        let lease = api.acquire(&name, json!({"ttl_ms": 2_000})).await.ok();
+        cluster.nodes[0].resume();
+        server.all_voting().await;
+        clock.set(step);
+        let second = api.acquire(&name, json!({"ttl_ms": 2_000})).await;
+        let validity = Duration::from_millis(number(&lease, "validity_ms"));
+        assert!(second.status != 200 || taken_at.elapsed() > validity, "two hold it: {}", second.text());
+        server.all_voting().await;
+    }
 }
