@@ -86,6 +86,13 @@ pub enum Standing {
     Refused(Arc<str>),
 }
 
+impl Standing {
+    /// Whether it is quarantined, and that for this reason.
+    pub fn is_quarantined_for(&self, why: &str) -> bool {
+        matches!(self, Self::Quarantined { reason, .. } if *reason == why)
+    }
+}
+
 /// What to do about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -179,9 +186,10 @@ impl Board {
         self.views[i].reachable = false;
     }
 
-    /// The clock of node `i` stepped.
-    pub fn stepped(&mut self, i: usize, now: Instant) {
-        self.views[i].stepped_at = Some(now);
+    /// The clock of node `i` stepped; says whether that is news.
+    pub fn stepped(&mut self, i: usize, now: Instant) -> bool {
+        let quarantine = self.quarantine();
+        self.views[i].stepped_at.replace(now).is_none_or(|at| at + quarantine <= now)
     }
 
     /// What was last seen in the place of the marker of node `i`.

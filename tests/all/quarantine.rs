@@ -444,3 +444,25 @@ async fn the_vote_that_tells_of_a_clock_step_does_not_count() {
         server.all_voting().await;
     }
 }
+
+#[tokio::test]
+async fn a_clock_that_keeps_stepping_is_told_once() {
+    let Some((cluster, clock)) = WrongClock::of_the_last() else { return };
+    let server = cluster.server(&MAX_TTL).await;
+    let api = server.api();
+    clock.set("+0 x2.0");
+    becomes(&api, 2, "quarantined").await;
+    // Each step begins the wait anew.
+    let mut left = u64::MAX;
+    for _ in 0..5 {
+        eventually("the clock steps again", async || {
+            let before = left;
+            left = node(&api, 2).await["voting_in_ms"].as_u64().unwrap_or(u64::MAX);
+            left > before
+        })
+        .await;
+    }
+    let log = server.log();
+    let lines = log.lines().filter(|line| line.contains("stepped") && !line.contains("vote failed"));
+    assert!(lines.count() <= 3, "{log}");
+}
