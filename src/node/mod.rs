@@ -406,6 +406,18 @@ pub struct Identity {
     pub version: String,
 }
 
+impl Identity {
+    /// Whether it is no replica.
+    pub fn is_master(&self) -> bool {
+        self.role == "master"
+    }
+
+    /// Whether it may give up leases for memory.
+    pub fn evicts(&self) -> bool {
+        self.eviction != "noeviction"
+    }
+}
+
 /// Why a node did not vote. Always an abstention, never "held by someone else" (PROTOCOL §1.10).
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NodeError {

@@ -117,8 +117,8 @@ struct View {
     reachable: bool,
     /// The run_id that was first seen without its marker, and when it was first seen as it is.
     unmarked: Option<(String, Instant)>,
-    /// Set when the clock of the node stepped.
-    stepped_at: Option<Instant>,
+    /// When and why it was last in doubt what it remembers, although its marker says nothing of it.
+    doubted: Option<(Instant, &'static str)>,
 }
 
 /// What one API server has seen of all nodes.
@@ -137,6 +137,8 @@ const BLANK: &str =
     "all nodes are blank: waiting as if all had lost their data (quorate init skips this wait)";
 const WAITS_FOR_NODES: &str = "restarted, blank or lost its data: waiting for a look at the other nodes";
 const STEPPED: &str = "its clock stepped: waiting until leases judged by it have expired";
+const UNFIT: &str =
+    "was a replica, or might evict: waiting until leases it may have lost by that have expired";
 pub(super) const MARKING: &str = "being marked";
 
 impl Board {
@@ -176,7 +178,12 @@ impl Board {
             view.unmarked = Some((identity.run_id.clone(), now));
         }
         if view.seen.as_ref().is_some_and(|seen| seen.identity.run_id != identity.run_id) {
-            view.stepped_at = None;
+            view.doubted = None;
+        }
+        // A replica that lags has the marker of its master, who may become its replica and then master
+        // again; and an eviction leaves the marker.
+        if !identity.is_master() || identity.evicts() {
+            view.doubted = Some((now, UNFIT));
         }
         view.seen = Some(Seen { identity, marker });
     }
@@ -189,7 +196,8 @@ impl Board {
     /// The clock of node `i` stepped; says whether that is news.
     pub fn stepped(&mut self, i: usize, now: Instant) -> bool {
         let quarantine = self.quarantine();
-        self.views[i].stepped_at.replace(now).is_none_or(|at| at + quarantine <= now)
+        let before = self.views[i].doubted.replace((now, STEPPED));
+        before.is_none_or(|(at, why)| why != STEPPED || at + quarantine <= now)
     }
 
     /// What was last seen in the place of the marker of node `i`.
@@ -249,8 +257,8 @@ impl Board {
         if !view.reachable {
             return stands(Standing::Down);
         }
-        if let Some(until) = view.stepped_at.map(|at| at + quarantine).filter(|&until| until > now) {
-            return stands(Standing::Quarantined { until: Some(until), reason: STEPPED });
+        if let Some((at, reason)) = view.doubted.filter(|(at, _)| *at + quarantine > now) {
+            return stands(Standing::Quarantined { until: Some(at + quarantine), reason });
         }
         let marker = seen.marker.as_deref().and_then(|text| text.parse::<MarkerText>().ok());
         if let (None, Some(marker)) = (&view.unmarked, &marker) {
@@ -312,10 +320,10 @@ impl Board {
                 self.addresses[i], self.addresses[j]
             ));
         }
-        if seen.identity.role != "master" {
+        if !seen.identity.is_master() {
             return Some("is a replica: nodes must be independent".to_owned());
         }
-        if seen.identity.eviction != "noeviction" {
+        if seen.identity.evicts() {
             return Some(format!(
                 "its maxmemory-policy is {}: it must be noeviction, or locks vanish under memory pressure",
                 seen.identity.eviction

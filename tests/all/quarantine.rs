@@ -326,6 +326,50 @@ async fn a_node_that_becomes_unfit_is_refused_when_it_is_connected_to_again_and_
 }
 
 #[tokio::test]
+async fn nobody_is_let_in_through_a_node_that_was_unfit_for_a_while() {
+    let (cluster, server) = marked().await;
+    let api = server.api();
+    let redis = &cluster.nodes[2];
+    // Lags behind the node, as replicas do, and has its marker.
+    let other = Redis::with(RedisOptions::default());
+    other.command::<()>(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    other.command::<()>(&["SET", "quorate:node", &redis.command::<String>(&["GET", "quorate:node"])]);
+    let port = other.port().to_string();
+    let spells: [(&[&str], &[&str]); 2] = [
+        (&["REPLICAOF", "127.0.0.1", &port], &["REPLICAOF", "NO", "ONE"]),
+        (
+            &["CONFIG", "SET", "maxmemory-policy", "volatile-lru", "maxmemory", "1"],
+            &["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0"],
+        ),
+    ];
+    for (begins, ends) in spells {
+        let name = unique("spell");
+        cluster.nodes[0].stop();
+        becomes(&api, 0, "down").await;
+        let taken_at = Instant::now();
+        let lease = api.acquire(&name, json!({"ttl_ms": 2_000})).await.ok();
+        cluster.nodes[0].resume();
+        redis.command::<()>(begins);
+        becomes(&api, 2, "refused").await;
+        // Nothing is stored for want of memory, and leases go for it.
+        eventually("the node has forgotten the lease", || async {
+            let _ = redis.try_command::<()>(&["SET", "filler", ""]);
+            redis.leases(&name).is_empty()
+        })
+        .await;
+        redis.command::<()>(ends);
+        eventually("the node is not refused", || async { node(&api, 2).await["state"] != "refused" }).await;
+        let seen = node(&api, 2).await;
+        becomes(&api, 0, "voting").await;
+        let second = api.acquire(&name, json!({"ttl_ms": 2_000})).await;
+        let validity = Duration::from_millis(number(&lease, "validity_ms"));
+        assert!(second.status != 200 || taken_at.elapsed() > validity, "two hold it: {}", second.text());
+        assert_eq!(seen["state"], "quarantined", "{seen}");
+        server.all_voting().await;
+    }
+}
+
+#[tokio::test]
 async fn a_node_that_cannot_be_reached_at_start_is_no_reason_not_to_start() {
     let mut cluster = Cluster::with(3, &RedisOptions::default(), &MAX_TTL);
     cluster.nodes[0].kill();
