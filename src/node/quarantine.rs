@@ -251,11 +251,12 @@ impl Board {
         let stands = |standing| Verdict { standing, mark: None };
         let view = &self.views[i];
         let Some(seen) = &view.seen else { return stands(Standing::Down) };
-        if let Some(why) = self.refusal(i, seen, deployment) {
-            return stands(Standing::Refused(why.into()));
-        }
+        // What spoke against it may be over when it is back.
         if !view.reachable {
             return stands(Standing::Down);
+        }
+        if let Some(why) = self.refusal(i, seen, deployment) {
+            return stands(Standing::Refused(why.into()));
         }
         if let Some((at, reason)) = view.doubted.filter(|(at, _)| *at + quarantine > now) {
             return stands(Standing::Quarantined { until: Some(at + quarantine), reason });

@@ -326,6 +326,20 @@ async fn a_node_that_becomes_unfit_is_refused_when_it_is_connected_to_again_and_
 }
 
 #[tokio::test]
+async fn a_refused_node_that_dies_is_down() {
+    let (mut cluster, server) = marked().await;
+    let api = server.api();
+    cluster.nodes[1].command::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    becomes(&api, 1, "refused").await;
+    cluster.nodes[1].kill();
+    becomes(&api, 1, "down").await;
+    eventually("it says why", || async {
+        node(&api, 1).await["reason"].as_str().is_some_and(|reason| reason.contains("connection"))
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn nobody_is_let_in_through_a_node_that_was_unfit_for_a_while() {
     let (cluster, server) = marked().await;
     let api = server.api();
