@@ -71,7 +71,7 @@ pub struct Member {
     board: Arc<Mutex<Board>>,
     gate: ArcSwap<Gate>,
     standing: Mutex<Standing>,
-    /// What the node failed of, a probe or a call; none since a probe that succeeded.
+    /// What the node failed of, a probe, a call or being marked; none since a probe that succeeded.
     trouble: ArcSwapOption<NodeError>,
     /// The node failed a call since the last probe.
     failed: AtomicBool,
@@ -294,28 +294,38 @@ impl Member {
         let now = self.clock.now();
         let verdict = {
             let mut board = lock(&self.board);
-            match seen {
+            let trouble = match seen {
                 Ok((identity, marker)) => {
-                    self.trouble.store(None);
                     board.saw(self.index, identity, marker, began, now);
+                    None
                 }
                 Err(why) => {
-                    self.trouble.store(Some(Arc::new(why)));
                     board.lost(self.index);
+                    Some(Arc::new(why))
                 }
+            };
+            let verdict = board.judge(now).swap_remove(self.index);
+            // Where it is to be marked, what spoke against that the last time holds until it succeeds.
+            if trouble.is_some() || verdict.mark.is_none() {
+                self.trouble.store(trouble);
             }
-            board.judge(now).swap_remove(self.index)
+            verdict
         };
         if self.failed.load(Ordering::Acquire) && matches!(verdict.standing, Standing::Voting(_)) {
             return;
         }
         self.stand(verdict.standing);
         if let Some((seen, new)) = verdict.mark {
-            tracing::info!(node = self.metrics.node(), address = self.node.address(), "marking the node");
             let command = Arc::new(calls::mark(&self.keys, seen.as_deref(), &new.to_string()));
-            if self.ask(&command).await.is_ok() {
+            let answer = self.ask(&command).await;
+            if let Ok(answer) = &answer {
+                if answer.done {
+                    let (node, address) = (self.metrics.node(), self.node.address());
+                    tracing::info!(node, address, "node marked");
+                }
                 self.wake.notify_one();
             }
+            self.trouble.store(answer.err().map(Arc::new));
         }
     }
 
@@ -369,7 +379,7 @@ impl Member {
         self.on_change.notify_waiters();
     }
 
-    /// Why the node cannot be reached, if it cannot.
+    /// Why the node cannot be reached, or cannot be marked, if it cannot.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.load().as_ref().map(ToString::to_string)
     }
@@ -379,7 +389,13 @@ impl Member {
         let standing = self.standing();
         let (state, reason, until) = match &standing {
             Standing::Voting(_) => ("voting", None, None),
-            Standing::Quarantined { until, reason } => ("quarantined", Some((*reason).to_owned()), *until),
+            Standing::Quarantined { until, reason } => {
+                let reason = match self.trouble() {
+                    Some(why) if *reason == MARKING => format!("cannot be marked: {why}"),
+                    _ => (*reason).to_owned(),
+                };
+                ("quarantined", Some(reason), *until)
+            }
             Standing::Down => ("down", self.trouble(), None),
             Standing::Refused(why) => ("refused", Some(why.to_string()), None),
         };

@@ -340,6 +340,29 @@ async fn a_refused_node_that_dies_is_down() {
 }
 
 #[tokio::test]
+async fn a_node_that_cannot_be_marked_says_why() {
+    let (mut cluster, server) = marked().await;
+    let api = server.api();
+    cluster.nodes[1].kill();
+    cluster.nodes[1].restart();
+    cluster.nodes[1].command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    eventually("the reason has the node's own words", || async {
+        let seen = node(&api, 1).await;
+        seen["state"] == "quarantined" && seen["reason"].as_str().is_some_and(|reason| reason.contains("OOM"))
+    })
+    .await;
+    api.get("/readyz").await.ok();
+    cluster.nodes[1].command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    becomes(&api, 1, "voting").await;
+    assert_eq!(node(&api, 1).await.get("reason"), None);
+    // When the server came, and now; not each attempt.
+    let log = server.log();
+    let marked =
+        log.lines().filter(|line| line.contains("INFO") && line.contains("mark") && line.contains("n2"));
+    assert!(marked.count() <= 2, "{log}");
+}
+
+#[tokio::test]
 async fn nobody_is_let_in_through_a_node_that_was_unfit_for_a_while() {
     let (cluster, server) = marked().await;
     let api = server.api();
