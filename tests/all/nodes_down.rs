@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{Api, Cluster, RedisOptions, Server, eventually, median, number, token, unique};
+use crate::support::{
+    Api, Cluster, RedisOptions, Server, ServerOptions, eventually, median, number, token, unique,
+};
 
 /// Every kind of call, once.
 async fn everything_works(api: &Api) {
@@ -79,6 +81,40 @@ async fn votes_that_fail_are_logged_with_node_and_cause_but_not_each_of_them() {
     assert!(lines.iter().any(|line| line.contains("down") && line.contains("acquire")), "{log}");
     // One per cause in ten seconds; a machine that needs a minute for this has other worries.
     assert!((1..=20).contains(&of_node) && of_node == lines.len(), "{log}");
+}
+
+#[tokio::test]
+async fn nodes_that_let_nobody_subscribe_are_told_of_once() {
+    let cluster = Cluster::new(3);
+    for node in &cluster.nodes {
+        node.command::<()>(&[
+            "ACL",
+            "SETUSER",
+            "deaf",
+            "on",
+            ">secret",
+            "~*",
+            "resetchannels",
+            "+@all",
+            "-@admin",
+        ]);
+    }
+    let urls = cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://deaf:secret@"));
+    let server = Server::start(&ServerOptions::over(urls));
+    server.all_voting().await;
+    let api = server.api();
+    let name = unique("unheard");
+    let _lease = api.acquire(&name, json!({})).await.ok();
+    let wait = || async { api.acquire(&name, json!({"wait_ms": 100})).await.problem(409, "lock_held") };
+    let told =
+        || server.log().lines().filter(|line| line.contains("WARN") && line.contains("NOPERM")).count();
+    wait().await;
+    eventually("each node is told of", || async { told() == 3 }).await;
+    wait().await;
+    wait().await;
+    let log = server.log();
+    assert_eq!(told(), 3, "{log}");
+    assert!(!log.contains(&name), "{log}");
 }
 
 #[tokio::test]

@@ -104,7 +104,7 @@ impl Hints {
             connected: AtomicBool::new(false),
             sink: OnceLock::new(),
         });
-        let work = Work { address, target, ping_every, idle, shared: shared.clone() };
+        let work = Work { address, target, ping_every, idle, shared: shared.clone(), told: None };
         let work = tokio::spawn(work.run()).abort_handle();
         Self { shared, work }
     }
@@ -165,6 +165,8 @@ struct Work {
     ping_every: Duration,
     idle: Duration,
     shared: Arc<Shared>,
+    /// What the log has been told already of why there are no hints; none since there were.
+    told: Option<Arc<str>>,
 }
 
 /// Why a connection ended.
@@ -175,7 +177,7 @@ enum End {
 }
 
 impl Work {
-    async fn run(self) {
+    async fn run(mut self) {
         let mut backoff = Backoff::default();
         // Messages may have been published while nobody was subscribed who wanted to be.
         let mut missed = false;
@@ -187,7 +189,7 @@ impl Work {
             let connection = match self.connect().await {
                 Ok(connection) => connection,
                 Err(error) => {
-                    tracing::debug!(node = self.address, %error, "cannot connect for hints");
+                    self.tell_once(&error.0);
                     let error = NodeError::Connection(error.0);
                     self.shared.lock().down = Some(error.clone());
                     self.shared.unconfirm_all(&error);
@@ -241,7 +243,15 @@ impl Work {
         }
     }
 
-    async fn serve(&self, mut hints: HintConnection, missed: &mut bool) -> End {
+    /// Locks go on without hints, but waiters learn of a release late, and nothing else says so.
+    fn tell_once(&mut self, why: &Arc<str>) {
+        if self.told.as_ref() != Some(why) {
+            tracing::warn!(node = self.address, error = %why, "no hints: waiters may learn of releases late");
+            self.told = Some(Arc::clone(why));
+        }
+    }
+
+    async fn serve(&mut self, mut hints: HintConnection, missed: &mut bool) -> End {
         let mut ping = tokio::time::interval(self.ping_every);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_wanted = Instant::now();
@@ -273,7 +283,7 @@ impl Work {
     }
 
     /// Brings the node's subscriptions to what is wanted.
-    async fn follow(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    async fn follow(&mut self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
         loop {
             let (subscribe, unsubscribe) = self.difference();
             if subscribe.is_empty() && unsubscribe.is_empty() {
@@ -282,8 +292,16 @@ impl Work {
             for batch in subscribe.chunks(BATCH_MAX) {
                 let names: Vec<&str> = batch.iter().map(|name| &**name).collect();
                 let outcome = match connection.subscribe(&names[..]).await {
-                    Ok(()) => Ok(()),
-                    Err(error) if is_refusal(&error) => Err(NodeError::Redis(error.to_string().into())),
+                    Ok(()) => {
+                        self.told = None;
+                        Ok(())
+                    }
+                    Err(error) if is_refusal(&error) => {
+                        // Not its text, in which a channel may be named.
+                        let code = error.code().unwrap_or("ERR");
+                        self.tell_once(&format!("SUBSCRIBE is refused: {code}").into());
+                        Err(NodeError::Redis(error.to_string().into()))
+                    }
                     Err(error) => return Err(error),
                 };
                 self.settle(batch, &outcome);
