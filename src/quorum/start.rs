@@ -85,6 +85,21 @@ impl Engine {
     /// # Errors
     /// Where a node cannot be reached, is refused or belongs to another deployment.
     pub async fn initialize(&self) -> Result<InitReport, InitError> {
+        // A server that starts meanwhile leaves a note at each node, once, or marks it.
+        const LOOKS_MAX: usize = 5;
+        let mut report =
+            InitReport { marked: Vec::new(), left_to_quarantine: Vec::new(), total: self.members.len() };
+        for _ in 0..LOOKS_MAX {
+            match self.mark_what_is_new(&mut report).await? {
+                None => return Ok(report),
+                Some(address) => tracing::debug!(address, "the marker changed since it was looked at"),
+            }
+        }
+        Err(InitError::Refused("somebody keeps changing the markers".to_owned()))
+    }
+
+    /// Looks and marks, once; the address of a node where something else was stored by then.
+    async fn mark_what_is_new(&self, report: &mut InitReport) -> Result<Option<String>, InitError> {
         self.probe_all().await;
         if let Some(member) = self.members.iter().find(|member| member.standing() == Standing::Down) {
             let why = member.trouble().unwrap_or_else(|| "no answer".to_owned());
@@ -96,16 +111,21 @@ impl Engine {
             let seen: Vec<_> = (0..self.total()).map(|i| board.marker(i).map(str::to_owned)).collect();
             (board.initialize(now).map_err(InitError::Refused)?, seen, board.judge(now))
         };
-        let mut report =
-            InitReport { marked: Vec::new(), left_to_quarantine: Vec::new(), total: self.members.len() };
+        report.left_to_quarantine.clear();
+        let mut changed = None;
         for (((member, mark), seen), verdict) in self.members.iter().zip(marks).zip(seen).zip(standing) {
             let address = member.node().address().to_owned();
             match mark {
                 Some(mark) => {
                     let command = Arc::new(calls::mark(&self.keys, seen.as_deref(), &mark.to_string()));
                     let answer = member.ask(&command).await;
-                    answer.map_err(|source| InitError::Node { address: address.clone(), source })?;
-                    report.marked.push(address);
+                    let answer =
+                        answer.map_err(|source| InitError::Node { address: address.clone(), source })?;
+                    if answer.done {
+                        report.marked.push(address);
+                    } else {
+                        changed = Some(address);
+                    }
                 }
                 None if matches!(verdict.standing, Standing::Quarantined { .. }) => {
                     report.left_to_quarantine.push(address);
@@ -113,6 +133,6 @@ impl Engine {
                 None => {}
             }
         }
-        Ok(report)
+        Ok(changed)
     }
 }

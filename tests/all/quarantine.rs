@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::support::proxy::Proxy;
 use crate::support::redis::new_directory;
 use crate::support::server::{init, libfaketime};
 use crate::support::{
@@ -203,6 +204,28 @@ async fn init_is_idempotent_in_any_order_and_after_a_run_that_broke_off() {
     assert_eq!(marks(), before, "nothing changed but what was missing");
     let server = cluster.server(&[]).await;
     server.api().acquire("works", json!({})).await.ok();
+}
+
+#[tokio::test]
+async fn init_marks_a_node_also_where_a_server_leaves_its_note_meanwhile() {
+    let cluster = Cluster::blank(3, &RedisOptions::default());
+    let slow = Proxy::before(cluster.nodes[2].port());
+    slow.delay(Duration::from_millis(150));
+    let mut urls = cluster.urls();
+    urls[2] = slow.url();
+    let running = tokio::task::spawn_blocking(move || init(&urls, &MAX_TTL));
+    let first = &cluster.nodes[0];
+    // Looked at twice, and not marked yet, since the slow node is to be looked at too.
+    eventually("init has looked", || async { first.commandstats().get("evalsha") >= Some(&2) }).await;
+    let noted: Option<String> = first.command(&["SET", "quorate:node", "blank 0", "NX"]);
+    let output = running.await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let marker: String = first.command(&["GET", "quorate:node"]);
+    assert!(marker.starts_with("1 "), "init says that it is marked, and it is {marker}");
+    println!("a note was left in between: {}", noted.is_some());
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(told.matches("marked ").count(), 3, "{told}");
+    cluster.server(&MAX_TTL).await;
 }
 
 #[tokio::test]
