@@ -518,18 +518,36 @@ impl FromStr for RedisUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         // The text may hold a password, so that no message repeats it.
-        let url = url::Url::parse(text.trim()).map_err(|cause| format!("not a URL: {cause}"))?;
-        match url.scheme() {
-            "redis" | "rediss" if url.host_str().is_none_or(str::is_empty) => {
-                Err("the URL names no host".to_owned())
+        let url = match url::Url::parse(text.trim()) {
+            Ok(url) if matches!(url.scheme(), "redis" | "rediss" | "unix") => url,
+            // `node-1:6379` passes for a URL whose scheme is `node-1`.
+            Ok(_) | Err(url::ParseError::RelativeUrlWithoutBase) => {
+                return Err("must begin with redis://, rediss:// or unix://".to_owned());
             }
-            "redis" | "rediss" if !url.path().bytes().all(|byte| byte == b'/' || byte.is_ascii_digit()) => {
-                Err("after the host comes the number of a database, if anything (a / in a password is %2F)"
+            Err(cause) => return Err(format!("not a URL: {cause}")),
+        };
+        // Other clients take the database or the password there, and the driver passes over what it does
+        // not know: votes would be asked of database 0, which may be another deployment's.
+        let known: &[&str] = if url.scheme() == "unix" { &["db", "user", "pass"] } else { &[] };
+        let unheeded = url.query_pairs().any(|(parameter, _)| !known.contains(&&*parameter));
+        match url.scheme() {
+            "unix" if unheeded => Err("after the ? may stand only db, user and pass".to_owned()),
+            _ if unheeded => Err(
+                "nothing may follow a ? (in a password it is %3F): the database is the path, redis://HOST/2"
+                    .to_owned(),
+            ),
+            _ if url.fragment().is_some() => {
+                Err("nothing may follow a # (in a password it is %23): certificates are always verified"
                     .to_owned())
             }
             "unix" if url.path().len() < 2 => Err("the URL names no socket".to_owned()),
-            "redis" | "rediss" | "unix" => Ok(Self(url)),
-            other => Err(format!("{other}:// is none of redis://, rediss:// and unix://")),
+            "unix" => Ok(Self(url)),
+            _ if url.host_str().is_none_or(str::is_empty) => Err("the URL names no host".to_owned()),
+            _ if !url.path().bytes().all(|byte| byte == b'/' || byte.is_ascii_digit()) => {
+                Err("after the host comes the number of a database, if anything (a / in a password is %2F)"
+                    .to_owned())
+            }
+            _ => Ok(Self(url)),
         }
     }
 }

@@ -388,6 +388,25 @@ async fn nodes_may_be_reached_by_socket_with_user_and_in_another_database() {
     let _ = std::fs::remove_dir_all(directory);
 }
 
+#[test]
+fn a_node_url_that_says_more_than_is_heeded_is_refused_without_showing_it() {
+    for (url, word) in [
+        ("redis://127.0.0.1:1?db=3", "redis://HOST/2"),
+        ("rediss://127.0.0.1:1/3?password=s3cret", "redis://HOST/2"),
+        ("redis://127.0.0.1:1/#s3cret", "%23"),
+        ("rediss://127.0.0.1:1/#insecure", "always verified"),
+        ("unix:///nowhere?database=3", "db, user and pass"),
+        ("unix:///nowhere?db=3&password=s3cret", "db, user and pass"),
+        ("127.0.0.1:1", "must begin with redis://"),
+        ("s3cret:1", "must begin with redis://"),
+    ] {
+        let output = crate::support::server::run_quorate(&["init", "--redis", url]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{url}: {told}");
+        assert!(told.contains(word) && !told.contains("s3cret"), "{url}: {told}");
+    }
+}
+
 #[tokio::test]
 async fn settings_come_from_flags_the_environment_and_a_file() {
     let cluster = Cluster::new(3);
