@@ -387,10 +387,14 @@ impl Client {
         // Empty variables are unset ones, as in compose files and charts.
         let server = if args.server.is_empty() { DEFAULT_SERVER } else { &args.server };
         let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
-        let mut base = Url::parse(server).map_err(|cause| usage(format!("--server: {cause}")))?;
-        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
-            return Err(usage("--server: must be an http:// or https:// URL".to_owned()));
-        }
+        let mut base = match Url::parse(server) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") && url.host_str().is_some() => url,
+            // `localhost:8080` passes for a URL, too, and `127.0.0.1:8080` for a part of one.
+            Ok(_) | Err(url::ParseError::RelativeUrlWithoutBase) => {
+                return Err(usage("--server: must be an http:// or https:// URL".to_owned()));
+            }
+            Err(cause) => return Err(usage(format!("--server: {cause}"))),
+        };
         // So that paths are appended to a prefix instead of replacing it.
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));

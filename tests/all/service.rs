@@ -407,6 +407,16 @@ fn a_node_url_that_says_more_than_is_heeded_is_refused_without_showing_it() {
     }
 }
 
+#[test]
+fn a_server_without_its_scheme_is_told_what_it_lacks() {
+    for server in ["127.0.0.1:8080", "localhost:8080", "ftp://localhost", "quorate"] {
+        let output = crate::support::server::run_quorate(&["nodes", "--server", server]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{server}: {told}");
+        assert!(told.contains("must be an http:// or https:// URL"), "{server}: {told}");
+    }
+}
+
 #[tokio::test]
 async fn settings_come_from_flags_the_environment_and_a_file() {
     let cluster = Cluster::new(3);
