@@ -12,7 +12,7 @@ use super::contender::Contender;
 use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
 };
-use crate::domain::{Edition, LeaseHandle, LeaseId, Name, Token};
+use crate::domain::{Edition, LeaseHandle, Name, Token};
 use crate::node::calls::{Keys, Renewal, Scope};
 use crate::quorum::tally::Named;
 use crate::quorum::{Extension, Grant};
@@ -170,7 +170,9 @@ impl Service {
     /// # Errors
     /// [`ServiceError::QuorumUnavailable`]; the release goes on in the background.
     pub async fn release(&self, held: &Held, handle: LeaseHandle) -> Result<bool, ServiceError> {
-        let released = self.release_id(held, &handle.id).await?;
+        let scope = held.scope(self.engine.keys());
+        let released = self.engine.release(&scope, &handle.id).await;
+        let released = count_release(held.primitive(), released).map_err(unavailable)?;
         if released {
             self.count_held(held.primitive(), handle.token);
         }
@@ -190,15 +192,10 @@ impl Service {
         let held_us = self.engine.clock().wall_us().saturating_sub(token.get());
         metrics().held(primitive, Duration::from_micros(held_us));
     }
-
-    pub(crate) async fn release_id(&self, held: &Held, lease: &LeaseId) -> Result<bool, ServiceError> {
-        let scope = held.scope(self.engine.keys());
-        count_release(held.primitive(), self.engine.release(&scope, lease).await).map_err(unavailable)
-    }
 }
 
 /// Counts a release by how it ended.
-fn count_release(primitive: Primitive, released: Result<bool, Nodes>) -> Result<bool, Nodes> {
+pub(crate) fn count_release(primitive: Primitive, released: Result<bool, Nodes>) -> Result<bool, Nodes> {
     let outcome = match released {
         Ok(true) => Release::Released,
         Ok(false) => Release::NotHeld,

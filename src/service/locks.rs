@@ -2,8 +2,8 @@
 
 use smallvec::smallvec;
 
-use super::leases::{holder, unavailable};
-use super::{Held, Inspection, Nodes, Service, ServiceError};
+use super::leases::{count_release, holder, unavailable};
+use super::{Held, Inspection, Nodes, Primitive, Service, ServiceError};
 use crate::domain::{Name, Token};
 use crate::node::calls::{Entry, Holding, Scope};
 use crate::quorum::tally;
@@ -125,14 +125,19 @@ impl Service {
     /// # Errors
     /// [`ServiceError::QuorumUnavailable`].
     pub async fn force_release_lock(&self, name: &Name) -> Result<bool, ServiceError> {
+        count_release(Primitive::Lock, self.free_lock(name).await).map_err(unavailable)
+    }
+
+    /// Releases all that nodes hold of a lock: one lease, and remains of others. Whether a lease was held.
+    async fn free_lock(&self, name: &Name) -> Result<bool, Nodes> {
         let key = self.engine.keys().lock(name);
         let total = self.engine.total();
         let settled = |answers: &[Vec<Option<Entry>>]| tally::is_settled(held(answers), answers.len(), total);
         // What a minority holds goes too: of nodes that are about to answer, all are heard. One that is slow
         // is waited for where only it can tell whether anybody holds the lock.
-        let (mut answers, _) = self.engine.read_soon(&[&key], |_| false).await.map_err(unavailable)?;
+        let (mut answers, _) = self.engine.read_soon(&[&key], |_| false).await?;
         if !settled(&answers) {
-            (answers, _) = self.engine.read(&[&key], settled).await.map_err(unavailable)?;
+            (answers, _) = self.engine.read(&[&key], settled).await?;
         }
         let holdings = holdings(&answers);
         // What was taken away was held, also where only a node that did not answer could tell.
@@ -140,8 +145,9 @@ impl Service {
         let mut leases: Vec<_> = holdings.iter().map(|holding| holding.lease).collect();
         leases.sort_unstable();
         leases.dedup();
+        let scope = Held::Lock(name.clone()).scope(self.engine.keys());
         for lease in &leases {
-            self.release_id(&Held::Lock(name.clone()), lease).await?;
+            self.engine.release(&scope, lease).await?;
         }
         Ok(is_held)
     }

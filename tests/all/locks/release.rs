@@ -115,6 +115,32 @@ async fn force_release_tells_of_a_lease_that_is_held_where_a_node_that_held_it_i
 }
 
 #[tokio::test]
+async fn force_release_is_counted_once_by_what_it_found() {
+    let mut cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    let counts = async || {
+        let mut counts = Vec::new();
+        for outcome in ["released", "not_held", "no_quorum"] {
+            let series = format!(r#"quorate_releases_total{{primitive="lock",outcome="{outcome}"}}"#);
+            counts.push(api.metric(&series).await);
+        }
+        counts
+    };
+    let name = unique("counted");
+    let path = format!("/v1/locks/{name}");
+    api.delete(&path).await.ok();
+    assert_eq!(counts().await, [0.0, 1.0, 0.0], "nobody held it");
+    api.acquire(&name, json!({})).await.ok();
+    api.delete(&path).await.ok();
+    assert_eq!(counts().await, [1.0, 1.0, 0.0], "somebody held it");
+    cluster.nodes[0].kill();
+    cluster.nodes[1].kill();
+    api.delete(&path).await.problem(503, "quorum_unavailable");
+    assert_eq!(counts().await, [1.0, 1.0, 1.0], "nobody knows");
+}
+
+#[tokio::test]
 async fn force_release_lets_the_first_waiter_in() {
     let shared = Shared::nodes(3);
     for api in [shared.api(), shared.other_api()] {
