@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, BodyDataStream, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, Request};
-use axum::http::header::{CONTENT_TYPE, EXPECT};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use bytes::BytesMut;
@@ -206,10 +206,22 @@ async fn read_body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<
         whole.extend_from_slice(&more);
         first = whole.freeze();
     }
+    if first.is_empty() {
+        return Ok(first);
+    }
+    // Else compressed JSON would be called malformed, which its sender knows it is not.
+    if headers.get_all(CONTENT_ENCODING).iter().any(|coding| !is_identity(coding)) {
+        return Err(Problem::unsupported_content_coding());
+    }
     match headers.get(CONTENT_TYPE) {
-        Some(declared) if !first.is_empty() && !is_json(declared) => Err(Problem::unsupported_media_type()),
+        Some(declared) if !is_json(declared) => Err(Problem::unsupported_media_type()),
         _ => Ok(first),
     }
+}
+
+/// Whether nothing was done to the body; some clients say so.
+fn is_identity(coding: &HeaderValue) -> bool {
+    coding.is_empty() || coding.as_bytes().eq_ignore_ascii_case(b"identity")
 }
 
 /// `application/json` or `application/…+json`, whatever the parameters.

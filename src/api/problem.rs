@@ -311,6 +311,11 @@ impl Problem {
         Self::new(Kind::UnsupportedMediaType, "Send the header Content-Type: application/json.")
     }
 
+    /// The body is compressed.
+    pub fn unsupported_content_coding() -> Self {
+        Self::new(Kind::UnsupportedMediaType, "Send the body as it is, without a Content-Encoding.")
+    }
+
     /// No room for another event stream.
     pub fn too_many_streams() -> Self {
         let more = More { retry_after_ms: Some(1000), ..More::default() };

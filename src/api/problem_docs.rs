@@ -37,7 +37,7 @@ const RESPONSES: [(&str, &str, &[Kind]); 16] = [
     ),
     (
         "UnsupportedMediaType",
-        "`unsupported_media_type`: the body is declared as something else than JSON.",
+        "`unsupported_media_type`: the body is declared as something else than JSON, or as compressed.",
         &[Kind::UnsupportedMediaType],
     ),
     (

@@ -356,6 +356,28 @@ async fn a_body_of_another_content_type_is_refused() {
 }
 
 #[tokio::test]
+async fn a_compressed_body_is_refused_as_that_and_not_as_malformed() {
+    let deployment = Untouched::start().await;
+    let api = deployment.server.api();
+    // What gzip makes of `{}`; also one whose sender compresses and forgot to.
+    let compressed = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xab\xae\x05\0\x43\xbf\xa6\xa3\x02\0\0\0";
+    for (path, _) in operations() {
+        for body in [&compressed[..], b"{}"] {
+            let headers = [("content-type", "application/json"), ("content-encoding", "gzip")];
+            let answer = api.send("POST", path, &headers, body).await;
+            let problem = answer.problem(415, "unsupported_media_type");
+            assert!(problem["detail"].as_str().unwrap().contains("Content-Encoding"), "{path}: {problem}");
+        }
+    }
+    // Nothing was done to these.
+    let identity = [("content-type", "application/json"), ("content-encoding", "Identity")];
+    api.send("POST", "/v1/fencing/a/check", &identity, br#"{"fencing_token": 1}"#).await.ok();
+    let empty = [("content-encoding", "gzip")];
+    api.send("POST", "/v1/locks/a/release", &empty, b"").await.problem(400, "invalid_request");
+    deployment.check().await;
+}
+
+#[tokio::test]
 async fn a_body_beyond_64_kib_is_too_large_however_it_is_sent() {
     let deployment = Untouched::start().await;
     let api = deployment.server.api();
