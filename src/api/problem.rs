@@ -433,10 +433,18 @@ impl From<ServiceError> for Problem {
                 More { nodes: Some(nodes.into()), ..More::default() },
             ),
             ServiceError::QuorumUnavailable { nodes, retry_after_ms } => {
-                let detail = format!(
-                    "Too few of the {} nodes answered to reach a quorum of {}.",
-                    nodes.total, nodes.quorum
-                );
+                // Who is told that nodes are silent looks for a network that is cut.
+                let detail = if nodes.total.saturating_sub(nodes.failed) < nodes.quorum {
+                    format!(
+                        "Too few of the {} nodes answered to reach a quorum of {}.",
+                        nodes.total, nodes.quorum
+                    )
+                } else {
+                    format!(
+                        "Enough of the {} nodes answered, but only when the ttl was over, or no {} that agree.",
+                        nodes.total, nodes.quorum
+                    )
+                };
                 Self::not_ready(detail, nodes, retry_after_ms)
             }
             ServiceError::StaleToken { highest } => Self::with(

@@ -452,7 +452,9 @@ async fn what_only_a_node_that_is_out_of_reach_could_tell_is_not_told() {
     cluster.nodes[0].stop();
     is(0, "down").await;
     for path in [&lock, &election] {
-        api.get(path).await.problem(503, "quorum_unavailable");
+        let problem = api.get(path).await.problem(503, "quorum_unavailable");
+        assert_eq!(problem["nodes"]["failed"], 1);
+        assert!(!problem["detail"].as_str().unwrap().contains("Too few"), "two of three answered: {problem}");
     }
     cluster.nodes[0].resume();
     is(0, "voting").await;
@@ -480,4 +482,20 @@ async fn what_a_quorum_agrees_on_is_told_without_a_node_that_hangs() {
     assert_eq!(api.delete(&format!("/v1/locks/{name}")).await.ok(), json!({"released": true}));
     assert_eq!(api.get(path).await.ok(), json!({"locks": []}));
     assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn nodes_that_grant_only_when_the_ttl_is_over_are_not_said_to_be_silent() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let server = Server::start(&options.with(&["--node-timeout", "20s"])).ready().await;
+    server.all_voting().await;
+    proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(60)));
+    let name = unique("late");
+    let problem = server.api().acquire(&name, json!({"ttl_ms": 100})).await;
+    let problem = problem.problem(503, "quorum_unavailable");
+    assert!(number(&problem["nodes"], "granted") >= 2, "{problem}");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("ttl") && !detail.contains("Too few"), "{detail}");
+    eventually("nothing is left behind", || async { cluster.leases(&name).is_empty() }).await;
 }
