@@ -51,6 +51,8 @@ REFUSED = [
     ("two URLs in one", {"redis": {"urls": ["redis://a,redis://b"]}}, "urls"),
     ("a key's secret where its hash belongs", {"auth": {"keys": [{"name": "a", "sha256": "hunter2", "scopes": ["read"]}]}}, "sha256"),
     ("a scope that does not exist", {"auth": {"keys": [{"name": "a", "sha256": "0" * 64, "scopes": ["write"]}]}}, "scopes"),
+    ("a key for no prefix", {"auth": {"keys": [{"name": "a", "sha256": "0" * 64, "scopes": ["read"], "prefixes": []}]}}, "prefixes"),
+    ("an empty prefix, with which every name begins", {"auth": {"keys": [{"name": "a", "sha256": "0" * 64, "scopes": ["read"], "prefixes": [""]}]}}, "prefixes"),
     ("more traces than requests", {"config": {"otlpSampleRatio": 2}}, "otlpSampleRatio"),
     ("an environment that is not ours", {"config": {"extra": {"PATH": "/"}}}, "PATH"),
     ("a digest without its kind", {"image": {"digest": "0" * 64}}, "digest"),

@@ -182,6 +182,10 @@ fn check_scopes<S: AsRef<str>>(scopes: &[S]) -> Result<u8, &'static str> {
 fn check_prefixes<S: AsRef<str>>(prefixes: Option<&[S]>) -> Result<(), &'static str> {
     match prefixes {
         Some([]) => Err("prefixes is empty: leave it out to allow all names"),
+        // All names begin so. Whoever writes --prefix "$TEAM" did not mean all when TEAM is not set.
+        Some(prefixes) if prefixes.iter().any(|prefix| prefix.as_ref().is_empty()) => {
+            Err("a prefix is empty: leave prefixes out to allow all names")
+        }
         Some(prefixes) if !prefixes.iter().all(|prefix| Name::is_prefix(prefix.as_ref())) => {
             Err("prefixes may hold only A-Z a-z 0-9 . _ ~ : @ and -")
         }

@@ -270,6 +270,16 @@ async fn a_new_key_is_printed_once_with_its_entry() {
     api.delete("/v1/locks/ci:build").await.problem(403, "forbidden");
 }
 
+#[test]
+fn an_empty_prefix_is_not_taken_for_all_names() {
+    for prefixes in [&["--prefix", ""][..], &["--prefix", "ci:", ""], &["--prefix", "ci:,"]] {
+        let output = run_quorate(&[&["keys", "new", "--name", "ci", "--scope", "lock"], prefixes].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{prefixes:?}: {told}");
+        assert!(told.contains("a prefix is empty") && output.stdout.is_empty(), "{prefixes:?}: {told}");
+    }
+}
+
 #[tokio::test]
 async fn without_keys_only_loopback_is_listened_on() {
     let cluster = Cluster::new(1);
@@ -299,6 +309,7 @@ async fn a_key_file_that_is_wrong_keeps_the_server_from_starting() {
         "[[key]]\nname = \"a\"\nsha256 = \"zz\"\nscopes = [\"read\"]\n",
         "[[key]]\nname = \"a\"\nsha256 = \"SHA\"\nscopes = [\"fly\"]\n",
         "[[key]]\nname = \"a\"\nsha256 = \"SHA\"\nscope = [\"read\"]\n",
+        "[[key]]\nname = \"a\"\nsha256 = \"SHA\"\nscopes = [\"read\"]\nprefixes = [\"\"]\n",
         "nonsense",
     ] {
         let text = text.replace("SHA", &hex::encode(Sha256::digest("x")));
