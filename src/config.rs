@@ -340,7 +340,7 @@ where
 /// A list, or its elements in one string with commas between them.
 fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Secret>>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "must be URLs with commas between them, or a list of URLs")]
     enum OneOrMany {
         One(String),
         Many(Vec<String>),
@@ -986,6 +986,7 @@ mod tests {
             (none, "max_tll = 3", ["max_tll", "file", "no such setting"]),
             (none, "log_format = \"xml\"", ["log_format", "file", "xml"]),
             (none, "listen = [1]", ["listen", "file", "sequence"]),
+            (none, "redis = [7101, 7102]", ["redis", "file", "a list of URLs"]),
         ];
         for (env, toml, words) in cases {
             let message = gather(&Settings::default(), env, toml).unwrap_err().to_string();
