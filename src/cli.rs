@@ -204,7 +204,7 @@ struct LeaseArgs {
 
 #[derive(Debug, Args)]
 struct TtlArgs {
-    /// Life of the lease from now [default: as it was acquired]
+    /// Life of the lease from now [default: what it last was]
     #[arg(long, value_name = "DURATION")]
     ttl: Option<Span>,
 }
