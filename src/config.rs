@@ -20,7 +20,7 @@ use figment::{Figment, Metadata, Profile, Provider};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{Name, wrong_toml};
+use crate::domain::{Name, TTL_MS_MAX, wrong_toml};
 
 /// The commented file with every setting and its default.
 pub const DEFAULT_FILE: &str = include_str!("quorate.toml");
@@ -34,8 +34,8 @@ pub const NODES_MAX: usize = 31;
 /// The shortest life of a lease, which is what a `ttl_ms` may be at least.
 pub const TTL_MIN: Duration = Duration::from_millis(100);
 
-/// The longest that a restarted node may have to abstain.
-const TTL_MAX_MAX: Duration = Duration::from_secs(24 * 3600);
+/// What `--max-ttl` may be at most.
+const TTL_MAX_MAX: Duration = Duration::from_millis(TTL_MS_MAX);
 
 /// Where a server listens unless told otherwise: nobody else's business before there are keys.
 pub const DEFAULT_LISTEN: SocketAddr =

@@ -16,7 +16,7 @@ pub use ids::{LeaseHandle, LeaseId, RequestId, Token};
 pub use labels::{Candidate, Metadata, Owner, Value};
 pub use name::Name;
 pub use primitive::{Nodes, Primitive};
-pub use ttl::{drift_ms, validity_ms};
+pub use ttl::{TTL_MS_MAX, drift_ms, validity_ms};
 
 use sha2::{Digest as _, Sha256};
 

@@ -1,4 +1,7 @@
-//! The drift allowance of a lease.
+//! The drift allowance of a lease, and what no deployment may let it exceed.
+
+/// The longest lease that any deployment may allow, ms: a restarted node may have to abstain for that long.
+pub const TTL_MS_MAX: u64 = 24 * 3600 * 1000;
 
 /// Milliseconds taken off a lease of `ttl_ms` for clocks that run at different
 /// rates: `ttl × 0.01 + 2 ms`, as the Redlock description has it

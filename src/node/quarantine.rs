@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Identity;
-use crate::domain::{digest_of_set, drift_ms};
+use crate::domain::{TTL_MS_MAX, digest_of_set, drift_ms};
 
 /// The content of a marker key: `1 RUN_ID DEPLOYMENT N MAX_TTL_MS`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,8 @@ impl FromStr for MarkerText {
             run_id: (*run_id).to_owned(),
             deployment: (*deployment).to_owned(),
             total: total.parse().map_err(|_| ())?,
-            max_ttl_ms: max_ttl_ms.parse().map_err(|_| ())?,
+            // No server writes more, and whatever else does must not shut a node for ever.
+            max_ttl_ms: max_ttl_ms.parse().ok().filter(|&ms| ms <= TTL_MS_MAX).ok_or(())?,
         })
     }
 }
@@ -510,6 +511,18 @@ mod tests {
         board.saw(2, identity("r3"), None, now, now);
         assert!(board.judge(after(now, 9000))[2].mark.is_none());
         assert_eq!(board.judge(after(now, 9092))[2].mark.as_ref().unwrap().1.max_ttl_ms, 9000);
+    }
+
+    #[test]
+    fn a_marker_with_a_longer_max_ttl_than_any_server_may_have_is_none() {
+        let (mut board, now) = marked();
+        for absurd in [TTL_MS_MAX + 1, u64::MAX] {
+            let text = MarkerText { max_ttl_ms: absurd, ..marker("r3", "d", 3).unwrap().parse().unwrap() };
+            board.saw(2, identity("r3"), Some(text.to_string()), now, now);
+            assert!(quarantined(&board.judge(after(now, 1011))[2]));
+            let (seen, mark) = board.judge(after(now, 1012))[2].mark.clone().unwrap();
+            assert_eq!((seen, mark.max_ttl_ms), (Some(text.to_string()), MAX_TTL_MS));
+        }
     }
 
     #[test]
