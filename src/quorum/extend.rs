@@ -64,6 +64,8 @@ impl Engine {
                 }
                 // Nobody may work under it, and it may be shorter than what it replaced (§1.2).
             }
+            // A retry may be refused what it claims because its attempt was granted it with another token.
+            (Verdict::Rejected, _) if claim.is_some() => return Extension::Lost(nodes),
             // What a minority still holds would only be in the way.
             (Verdict::Rejected, _) => {}
             _ => return Extension::NoQuorum(nodes),

@@ -485,6 +485,24 @@ fn a_lease_is_raised_to_a_token_that_is_new_to_the_node_or_its_own() {
 }
 
 #[test]
+fn a_lease_is_raised_by_its_attempt_or_claimed_by_a_retry_but_not_both_with_two_tokens() {
+    let ask = Ask { request: "request-1", ..ASK };
+    let claim = |node: &EmbeddedNode, token: u64| {
+        let text = format!("{token:016}{A}{TTL:08}");
+        run(node, Script::Extend, &LOCK.keys(), &strings(&[&text, "7"]))
+    };
+    let (raised, claimed) = (node(), node());
+    acquire(&raised, &LOCK, &ask);
+    assert!(extend(&raised, &LOCK, A, P + 5, "raise").starts_with("1 "));
+    assert_eq!(claim(&raised, P), "0");
+    assert!(claim(&raised, P + 5).starts_with("1 "));
+    acquire(&claimed, &LOCK, &ask);
+    assert!(claim(&claimed, P).starts_with("1 "));
+    assert_eq!(extend(&claimed, &LOCK, A, P + 5, "raise"), "0");
+    assert!(extend(&claimed, &LOCK, A, P, "own").starts_with("1 "));
+}
+
+#[test]
 fn releasing_an_expired_lease_is_no_release() {
     let node = node();
     acquire(&node, &LOCK, &ASK);

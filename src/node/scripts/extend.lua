@@ -9,7 +9,8 @@
 -- ARGV  where it takes more:  1 a claim: from now on only who names it undoes the grant; or '-'
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
 -- Reply {1, remaining, ttl, data, request, slots}, and 1 where it ends sooner now; 0 not held (any more),
---       or the token to raise it to may have been issued here meanwhile; -2
+--       or to be raised to a token that may have been issued here meanwhile, or raised or claimed with
+--       another token; -2
 if op == 69 then
   local token, mine, given = sub(text, 2, 17), sub(text, 18, 49), sub(text, 50, 57)
   local claim = m > 0 and ARGV[a] or '-'
@@ -32,19 +33,23 @@ if op == 69 then
     if not record then return 0 end
     local fence, lease = fence_of(record)
     if lease ~= mine then return 0 end
+    if claim ~= '-' or given == 'raise   ' then
+      local own = byte(record, 43) == 60 and sub(record, 85, 100) or fence
+      -- A lease has one token: that of the attempt which raised it, or of the retry which claimed it.
+      if own > token then return 0 end
+      -- Every token is new to a node once: of two quorums with the same one, one node would count twice.
+      if given == 'raise   ' and own < token and fence >= token then return 0 end
+    end
     if fence < token then
       if token > token_max then return -2 end
       fence = token
-    elseif given == 'raise   ' then
-      -- Every token is new to a node once: of two quorums with the same one, one node would count twice.
-      local own = byte(record, 43) == 60 and sub(record, 85, 100) or fence
-      if own ~= token then return 0 end
     end
     fences[i], records[i] = fence, record
   end
 
   -- One lease: the rest is the same under every key.
   local _, held, expires, _, own, request, data = parse(record)
+  if given == 'raise   ' and string.find(request, '+', 1, true) then return 0 end
   if token == '0000000000000000' then token = digits(held) end
   local ttl, remaining, ends, forgotten, longer = own, expires - now, nil, nil, nil
   if given == 'keep    ' then
