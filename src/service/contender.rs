@@ -395,6 +395,12 @@ impl<'a> Contender<'a> {
             }
             if let Some(same) = refusal.holdings.iter().find(|holding| holding.same_request) {
                 match Box::pin(self.resume(same, &refusal)).await {
+                    // A node that does not answer may hold it, or two attempts of the request have taken
+                    // the others between them; of these, one is gone soon.
+                    Some(Try::NoQuorum(_)) if !look_only && self.doubts < DOUBTS_MAX => {
+                        self.doubts += 1;
+                        return Try::Split(refusal);
+                    }
                     Some(resumed) => return resumed,
                     // The remains of a lost request are gone: start anew.
                     None => continue,

@@ -307,3 +307,22 @@ async fn the_same_request_at_two_servers_at_once_gets_one_lease_at_both() {
         assert_eq!((secret(&first), token(&first)), (secret(&second), token(&second)), "round {round}");
     }
 }
+
+/// What one has begun may be held where the node does not answer, until its own attempt ends.
+#[tokio::test]
+async fn the_same_request_at_two_servers_at_once_is_granted_with_a_node_down_too() {
+    let mut cluster = Cluster::new(3);
+    let (one, other) = (cluster.server(&[]).await, cluster.server(&[]).await);
+    cluster.nodes[2].kill();
+    for round in 0..200 {
+        let name = unique("twins");
+        let body = json!({"request_id": format!("request-{name}")});
+        let (one, other) = (one.api(), other.api());
+        let (first, second) =
+            tokio::join!(one.acquire(&name, body.clone()), other.acquire(&name, body.clone()));
+        let statuses = (first.status, second.status);
+        let told = [&first, &second].map(|answer| String::from_utf8_lossy(&answer.body).into_owned());
+        assert_eq!(statuses, (200, 200), "round {round}: {told:?}");
+        assert_eq!(secret(&first.ok()), secret(&second.ok()), "round {round}");
+    }
+}
