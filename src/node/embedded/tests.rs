@@ -500,6 +500,14 @@ fn a_lease_is_raised_by_its_attempt_or_claimed_by_a_retry_but_not_both_with_two_
     assert!(claim(&claimed, P).starts_with("1 "));
     assert_eq!(extend(&claimed, &LOCK, A, P + 5, "raise"), "0");
     assert!(extend(&claimed, &LOCK, A, P, "own").starts_with("1 "));
+
+    // Where a quorum has it with different tokens, a retry claims it with the greatest.
+    let issued = node();
+    acquire(&issued, &LOCK, &ask);
+    assert!(claim(&issued, P + 1).starts_with("1 "));
+    assert_eq!(issue(&issued, "a", P + 5), granted(P + 5));
+    assert_eq!(claim(&issued, P + 5), "0", "that one is somebody else's");
+    assert!(claim(&issued, P + 6).starts_with("1 "));
 }
 
 #[test]

@@ -38,7 +38,7 @@ if op == 69 then
       -- A lease has one token: that of the attempt which raised it, or of the retry which claimed it.
       if own > token then return 0 end
       -- Every token is new to a node once: of two quorums with the same one, one node would count twice.
-      if given == 'raise   ' and own < token and fence >= token then return 0 end
+      if own < token and fence >= token then return 0 end
     end
     if fence < token then
       if token > token_max then return -2 end
