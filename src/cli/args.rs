@@ -1,0 +1,445 @@
+//! The words of the command line. The doc comments are the text of `--help`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+
+use crate::client::{ServerArgs, path};
+use crate::config::{Config, ConfigError, Role, Settings, Span};
+
+/// Locks, semaphores, leader election and fencing tokens over HTTP, granted by a majority of
+/// plain Redis servers.
+#[derive(Debug, Parser)]
+#[command(name = "quorate", version, max_term_width = 100)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Serve on nodes embedded in the process, to try things out: no Redis, nothing stored
+    Dev(DevArgs),
+    /// Serve on real nodes
+    Serve(ServeArgs),
+    /// Mark the nodes of a brand-new deployment, so that it need not wait the quarantine out
+    Init(ServeArgs),
+    /// Hold a lease around a command
+    Run(RunArgs),
+    /// Take, extend, release and look at locks
+    #[command(subcommand)]
+    Lock(LockCommand),
+    /// Take several locks at once, all or nothing
+    #[command(subcommand)]
+    Multilock(MultilockCommand),
+    /// Take, extend, release and look at permits of semaphores
+    #[command(subcommand)]
+    Semaphore(SemaphoreCommand),
+    /// Campaign, proclaim, resign, and see who leads
+    #[command(subcommand)]
+    Election(ElectionCommand),
+    /// Issue and check fencing tokens
+    #[command(subcommand)]
+    Fence(FenceCommand),
+    /// Show the state of the nodes
+    Nodes {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Ask a server whether it is ready: exit status 0 or 1
+    Healthcheck(HealthcheckArgs),
+    /// Make API keys
+    #[command(subcommand)]
+    Keys(KeysCommand),
+    /// Print a configuration file with every setting, its meaning and its default
+    Config,
+    /// Print the OpenAPI document
+    Openapi {
+        /// Version of the OpenAPI specification
+        #[arg(long, value_enum, default_value_t = OpenapiVersion::V31)]
+        version: OpenapiVersion,
+    },
+    /// Print the completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DevArgs {
+    /// How many nodes
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(super) nodes: usize,
+    #[command(flatten)]
+    pub(super) common: ServeArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// File with settings (TOML); flags and environment come first
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", hide_env_values = true, value_parser = path())]
+    pub(super) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) settings: Settings,
+}
+
+impl ServeArgs {
+    pub(super) fn config(&self, role: Role) -> Result<Config, ConfigError> {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
+        Config::new(Settings::gather(&self.settings, environment, file)?, role)
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("what").required(true).args(["lock", "semaphore", "election"]),
+    after_help = "Exit status: the command's own (128+n when signal n ended it, 126 not executable, 127 not \
+found); 11 not acquired in time; 20 lease lost; 64 usage; 70 no quorum or no server; 77 API key refused.\n\n\
+The command finds QUORATE_LEASE_ID and QUORATE_FENCING_TOKEN in its environment (for several locks \
+QUORATE_FENCING_TOKENS, a JSON object).\n\nExample: quorate run --lock nightly --wait 0 -- ./backup.sh"
+)]
+pub(super) struct RunArgs {
+    /// Hold this lock; given several times, all of them or none
+    #[arg(long, value_name = "NAME")]
+    pub(super) lock: Vec<String>,
+    /// Hold a permit of this semaphore
+    #[arg(long, value_name = "NAME")]
+    pub(super) semaphore: Option<String>,
+    /// How many permits the semaphore has
+    #[arg(long, value_name = "N")]
+    pub(super) limit: Option<u32>,
+    /// How many permits to hold [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(super) permits: Option<u32>,
+    /// Lead this election
+    #[arg(long, value_name = "NAME")]
+    pub(super) election: Option<String>,
+    /// Who stands in the election [default: host name and process id]
+    #[arg(long, value_name = "NAME")]
+    pub(super) candidate: Option<String>,
+    /// What to proclaim as the leader
+    #[arg(long, value_name = "TEXT")]
+    pub(super) value: Option<String>,
+    /// How long the lease outlives this process at most; it is extended at a third of it
+    /// [default: the server's, 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub(super) ttl: Option<Span>,
+    /// How long to wait for the lease; 0 tries once [default: as long as it takes]
+    #[arg(long, value_name = "DURATION")]
+    pub(super) wait: Option<Span>,
+    /// Who holds it, for those who look [default: host name and process id]
+    #[arg(long, value_name = "TEXT")]
+    pub(super) owner: Option<String>,
+    /// When the lease is lost: how long the command has from TERM to KILL
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    pub(super) kill_after: Span,
+    /// Tell on stderr what happens
+    #[arg(long, short)]
+    pub(super) verbose: bool,
+    #[command(flatten)]
+    pub(super) server: ServerArgs,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
+    pub(super) command: Vec<OsString>,
+}
+
+/// What acquiring anything has in common.
+#[derive(Debug, Args)]
+pub(super) struct AskArgs {
+    /// Life of the lease without extension [default: the server's, 30s]
+    #[arg(long, value_name = "DURATION")]
+    pub(super) ttl: Option<Span>,
+    /// How long to wait
+    #[arg(long, value_name = "DURATION", default_value = "0")]
+    pub(super) wait: Span,
+    /// The same id brings the same lease back: makes a retry safe
+    #[arg(long, value_name = "ID")]
+    pub(super) request_id: Option<String>,
+    #[command(flatten)]
+    pub(super) server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct NoteArgs {
+    /// Who holds it, for those who look
+    #[arg(long, value_name = "TEXT")]
+    pub(super) owner: Option<String>,
+    /// What else to tell those who look; may be given several times
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(super) metadata: Vec<(String, String)>,
+}
+
+pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// What everything that is done with a lease has in common.
+#[derive(Debug, Args)]
+pub(super) struct LeaseArgs {
+    /// The lease; better given by the environment, which `ps` does not show
+    #[arg(long, value_name = "ID", env = "QUORATE_LEASE_ID", hide_env_values = true)]
+    pub(super) lease_id: String,
+    #[command(flatten)]
+    pub(super) server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TtlArgs {
+    /// Life of the lease from now [default: what it last was]
+    #[arg(long, value_name = "DURATION")]
+    pub(super) ttl: Option<Span>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum LockCommand {
+    /// Take a lock
+    Acquire {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        ask: AskArgs,
+        #[command(flatten)]
+        note: NoteArgs,
+    },
+    /// Extend a lease
+    Extend {
+        /// The lock's name
+        name: String,
+        #[command(flatten)]
+        ttl: TtlArgs,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+    /// Give a lock back
+    Release {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+    /// Show a lock
+    Get {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// List the locks that are held
+    List {
+        /// Only names that begin so
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        prefix: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Take a lock away from its holder; needs a key with the scope admin
+    ForceRelease {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum MultilockCommand {
+    /// Take several locks
+    Acquire {
+        /// Their names
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        ask: AskArgs,
+        #[command(flatten)]
+        note: NoteArgs,
+    },
+    /// Extend the lease of several locks
+    Extend {
+        /// Their names
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        ttl: TtlArgs,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+    /// Give several locks back
+    Release {
+        /// Their names
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SemaphoreCommand {
+    /// Take permits
+    Acquire {
+        /// The semaphore's name
+        name: String,
+        /// How many permits there are
+        #[arg(long, value_name = "N")]
+        limit: u32,
+        /// How many to take
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        permits: u32,
+        #[command(flatten)]
+        ask: AskArgs,
+        #[command(flatten)]
+        note: NoteArgs,
+    },
+    /// Extend a lease
+    Extend {
+        /// The semaphore's name
+        name: String,
+        #[command(flatten)]
+        ttl: TtlArgs,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+    /// Give permits back
+    Release {
+        /// The semaphore's name
+        name: String,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+    /// Show who holds permits
+    Get {
+        /// The semaphore's name
+        name: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ElectionCommand {
+    /// Become the leader
+    Campaign {
+        /// The election's name
+        name: String,
+        /// Who stands [default: host name and process id]
+        #[arg(long, value_name = "NAME")]
+        candidate: Option<String>,
+        /// What to proclaim
+        #[arg(long, value_name = "TEXT")]
+        value: Option<String>,
+        #[command(flatten)]
+        ask: AskArgs,
+    },
+    /// Stay the leader
+    Extend {
+        /// The election's name
+        name: String,
+        #[command(flatten)]
+        ttl: TtlArgs,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+    /// Change what the leader proclaims
+    Proclaim {
+        /// The election's name
+        name: String,
+        /// What to proclaim
+        #[arg(long, value_name = "TEXT")]
+        value: String,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+    /// Stop being the leader
+    Resign {
+        /// The election's name
+        name: String,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+    /// Show who leads; with --after and --wait, as soon as that has changed
+    Get {
+        /// The election's name
+        name: String,
+        /// The revision that is known already
+        #[arg(long, value_name = "REVISION", requires = "wait")]
+        after: Option<String>,
+        /// How long to wait for a change
+        #[arg(long, value_name = "DURATION", requires = "after")]
+        wait: Option<Span>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum FenceCommand {
+    /// Issue the next token of a name
+    Issue {
+        /// The name
+        name: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Check whether a later token has been issued: exit status 20 if so
+    Check {
+        /// The name
+        name: String,
+        /// The token
+        #[arg(value_name = "TOKEN", env = "QUORATE_FENCING_TOKEN", hide_env_values = true)]
+        fencing_token: u64,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Show the highest token of a name
+    Get {
+        /// The name
+        name: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct HealthcheckArgs {
+    /// Ask only whether the process answers, not whether a quorum of nodes votes
+    #[arg(long)]
+    pub(super) live: bool,
+    /// How long the answer may take
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    pub(super) timeout: Span,
+    #[command(flatten)]
+    pub(super) server: ServerArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeysCommand {
+    /// Make a key: prints it once, and the entry for the key file, which has only its hash
+    New {
+        /// Whose key it is, as the log shows it
+        #[arg(long)]
+        name: String,
+        /// What it may do: read, lock, admin
+        #[arg(long, value_name = "SCOPE", required = true, value_delimiter = ',', num_args = 1..)]
+        scope: Vec<String>,
+        /// Beginnings of the names that it may touch [default: all]
+        #[arg(long, value_name = "PREFIX", value_delimiter = ',', num_args = 1..)]
+        prefix: Vec<String>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum OpenapiVersion {
+    /// As generated
+    #[value(name = "3.1")]
+    V31,
+    /// For older tools
+    #[value(name = "3.0")]
+    V30,
+}

@@ -1,0 +1,197 @@
+//! Types of settings: durations, addresses, URLs, which are read the same from all sources.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// A duration as settings and flags spell it: `3s`, `250ms`, `1m 30s`, or plain milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let duration = match text.parse::<u64>() {
+            Ok(ms) => Duration::from_millis(ms),
+            Err(_) => humantime::parse_duration(text)
+                .map_err(|_| format!("{text:?} is no duration such as 3s, 250ms or plain milliseconds"))?,
+        };
+        if duration.subsec_nanos() % 1_000_000 != 0 {
+            return Err(format!("{text:?} is no whole number of milliseconds"));
+        }
+        Ok(Self(duration))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Where to listen: an IP address and a port, or `localhost` and a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen(pub SocketAddr);
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // No look-up of other names: which address is bound must not depend on a resolver.
+        let numeric = match text.strip_prefix("localhost:") {
+            Some(port) => format!("127.0.0.1:{port}"),
+            None => text.to_owned(),
+        };
+        numeric.parse().map(Self).map_err(|_| {
+            format!("{text:?} is no address and port such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080")
+        })
+    }
+}
+
+impl Serialize for Listen {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("{text:?} is neither text nor json")),
+        }
+    }
+}
+
+/// A node's URL as it was given. Not looked at until [`Config::new`], because the errors of
+/// flags and files repeat the text, and it may hold a password.
+#[derive(Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Secret(pub(super) String);
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// The URL of a node. Shown without its password by everything but [`RedisUrl::expose`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl(url::Url);
+
+impl RedisUrl {
+    /// The whole URL, password included: for the driver only.
+    pub fn expose(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// The same with `password` where it has none.
+    #[must_use]
+    pub fn with_default_password(mut self, password: &str) -> Self {
+        let of_socket = self.0.scheme() == "unix";
+        let has_one = match of_socket {
+            true => self.0.query_pairs().any(|(key, _)| key == "pass"),
+            false => self.0.password().is_some(),
+        };
+        if !has_one && of_socket {
+            self.0.query_pairs_mut().append_pair("pass", password);
+        } else if !has_one {
+            // Fails only for URLs without a host, which `from_str` refuses.
+            // A percent sign would pass for the beginning of something encoded.
+            let _ = self.0.set_password(Some(&password.replace('%', "%25")));
+        }
+        self
+    }
+}
+
+impl FromStr for RedisUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // The text may hold a password, so that no message repeats it.
+        let url = match url::Url::parse(text.trim()) {
+            Ok(url) if matches!(url.scheme(), "redis" | "rediss" | "unix") => url,
+            // `node-1:6379` passes for a URL whose scheme is `node-1`.
+            Ok(_) | Err(url::ParseError::RelativeUrlWithoutBase) => {
+                return Err("must begin with redis://, rediss:// or unix://".to_owned());
+            }
+            Err(cause) => return Err(format!("not a URL: {cause}")),
+        };
+        // Other clients take the database or the password there, and the driver passes over what it does
+        // not know: votes would be asked of database 0, which may be another deployment's.
+        let known: &[&str] = if url.scheme() == "unix" { &["db", "user", "pass"] } else { &[] };
+        let unheeded = url.query_pairs().any(|(parameter, _)| !known.contains(&&*parameter));
+        match url.scheme() {
+            "unix" if unheeded => Err("after the ? may stand only db, user and pass".to_owned()),
+            _ if unheeded => Err(
+                "nothing may follow a ? (in a password it is %3F): the database is the path, redis://HOST/2"
+                    .to_owned(),
+            ),
+            _ if url.fragment().is_some() => {
+                Err("nothing may follow a # (in a password it is %23): certificates are always verified"
+                    .to_owned())
+            }
+            "unix" if url.path().len() < 2 => Err("the URL names no socket".to_owned()),
+            "unix" => Ok(Self(url)),
+            _ if url.host_str().is_none_or(str::is_empty) => Err("the URL names no host".to_owned()),
+            _ if !url.path().bytes().all(|byte| byte == b'/' || byte.is_ascii_digit()) => {
+                Err("after the host comes the number of a database, if anything (a / in a password is %2F)"
+                    .to_owned())
+            }
+            _ => Ok(Self(url)),
+        }
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = &self.0;
+        write!(f, "{}://", url.scheme())?;
+        if let Some(host) = url.host_str() {
+            f.write_str(host)?;
+        }
+        if let Some(port) = url.port() {
+            write!(f, ":{port}")?;
+        }
+        if url.path() != "/" {
+            f.write_str(url.path())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisUrl({self})")
+    }
+}
