@@ -9,8 +9,8 @@
 -- ARGV  where it takes more:  1 a claim: from now on only who names it undoes the grant; or '-'
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
 -- Reply {1, remaining, ttl, data, request, slots}, and 1 where it ends sooner now; 0 not held (any more),
---       or to be raised to a token that may have been issued here meanwhile, or raised or claimed with
---       another token; -2
+--       or to be raised to, or claimed with, a token that may have been issued here meanwhile, or raised
+--       or claimed with another token; -2
 if op == 69 then
   local token, mine, given = sub(text, 2, 17), sub(text, 18, 49), sub(text, 50, 57)
   local claim = m > 0 and ARGV[a] or '-'
