@@ -62,6 +62,10 @@ impl Engine {
                     self.heal(scope, handle, &stored, valid_until, votes);
                     return Extension::Extended { stored, valid_until, nodes };
                 }
+                if renewal == Renewal::Keep {
+                    // It lives as long as before, and its holder was told of more than is certain here.
+                    return Extension::NoQuorum(nodes);
+                }
                 // Nobody may work under it, and it may be shorter than what it replaced (§1.2).
             }
             // A retry may be refused what it claims because its attempt was granted it with another token.
