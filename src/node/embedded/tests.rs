@@ -515,8 +515,23 @@ fn a_lease_is_not_claimed_with_a_token_that_was_issued_meanwhile() {
     for issued_or_passed in [P + 5, P + 3] {
         assert_eq!(claim(&node, issued_or_passed), "0");
     }
-    assert!(claim(&node, P).starts_with("1 "), "its own");
     assert!(claim(&node, P + 6).starts_with("1 "));
+}
+
+#[test]
+fn a_lease_that_was_claimed_keeps_its_token_whoever_claims_it_next() {
+    let ask = Ask { request: "request-1", ..ASK };
+    let claim = |node: &EmbeddedNode, token: u64, claim: &str| {
+        let text = format!("{token:016}{A}{TTL:08}");
+        run(node, Script::Extend, &LOCK.keys(), &strings(&[&text, claim]))
+    };
+    let node = node();
+    acquire(&node, &LOCK, &ask);
+    assert!(claim(&node, P + 5, "7").starts_with("1 "), "nobody was told of its token yet");
+    for another in [P, P + 6] {
+        assert_eq!(claim(&node, another, "8"), "0");
+    }
+    assert!(claim(&node, P + 5, "8").starts_with("1 "));
 }
 
 #[test]

@@ -27,7 +27,7 @@ if op == 69 then
     end
   end
 
-  local fences, records, record = {}, {}, nil
+  local fences, records, record, rises = {}, {}, nil, nil
   for i = first, last do
     if index then record = call('GET', keys[i]) else record = look(i) or call('GET', keys[i]) end
     if not record then return 0 end
@@ -39,6 +39,7 @@ if op == 69 then
       if own > token then return 0 end
       -- Every token is new to a node once: of two quorums with the same one, one node would count twice.
       if own < token and fence >= token then return 0 end
+      rises = rises or own < token
     end
     if fence < token then
       if token > token_max then return -2 end
@@ -49,7 +50,7 @@ if op == 69 then
 
   -- One lease: the rest is the same under every key.
   local _, held, expires, _, own, request, data = parse(record)
-  if given == 'raise   ' and string.find(request, '+', 1, true) then return 0 end
+  if (given == 'raise   ' or rises) and string.find(request, '+', 1, true) then return 0 end
   if token == '0000000000000000' then token = digits(held) end
   local ttl, remaining, ends, forgotten, longer = own, expires - now, nil, nil, nil
   if given == 'keep    ' then
