@@ -69,6 +69,7 @@ pub struct Counts {
     pub extensions: u64,
     pub releases: u64,
     pub issued: u64,
+    pub forced: u64,
     pub resumed: u64,
     pub lost: u64,
     pub refused: u64,
@@ -85,6 +86,7 @@ impl Counts {
         self.extensions += other.extensions;
         self.releases += other.releases;
         self.issued += other.issued;
+        self.forced += other.forced;
         self.resumed += other.resumed;
         self.lost += other.lost;
         self.refused += other.refused;
@@ -106,6 +108,9 @@ pub struct State {
     /// Tokens told, of a resource: never twice.
     tokens: Vec<BTreeSet<u64>>,
     registers: Vec<Register>,
+    /// Who is taking a resource away from its holders, and in the order of events until when somebody did.
+    forcing: Vec<u32>,
+    forced: Vec<u64>,
     proclaimed: Proclaimed,
     order: u64,
     pub counts: Counts,
@@ -129,6 +134,8 @@ impl Checkers {
             floor: vec![0; resources],
             tokens: vec![BTreeSet::new(); resources],
             registers: (0..resources).map(|_| Register::default()).collect(),
+            forcing: vec![0; resources],
+            forced: vec![0; resources],
             proclaimed: Proclaimed::default(),
             order: 0,
             counts: Counts::default(),
@@ -261,7 +268,7 @@ impl Checkers {
         self.world.note(("told", [index as u64, left as u64, token]), || {
             format!("lease {index} {resources:?} token {token}: {left} ms")
         });
-        if left == 0 || state.leases[index].given_up {
+        if left == 0 || state.leases[index].given_up || state.is_forced(index) {
             return;
         }
         state.leases[index].told_in_time.get_or_insert(now);
@@ -271,6 +278,9 @@ impl Checkers {
         for resource in resources {
             let others: Vec<usize> = state.of[resource].iter().copied().filter(|&i| i != index).collect();
             for other in others {
+                if state.is_forced(other) {
+                    continue;
+                }
                 let other = &state.leases[other];
                 let theirs = other.handle.token.get();
                 if !other.given_up && other.valid_until > now {
@@ -330,7 +340,11 @@ impl Checkers {
         let mut state = self.lock();
         let lease = &state.leases[index];
         let valid = !lease.given_up && lease.valid_until > Instant::now();
-        if self.exclusive && valid && forgot_ms.is_none_or(|at| at < lease.began_ms) {
+        if self.exclusive
+            && valid
+            && !state.is_forced(index)
+            && forgot_ms.is_none_or(|at| at < lease.began_ms)
+        {
             let what = format!(
                 "the lease of r{} with token {} is said to be lost, but no node has forgotten it",
                 lease.resources[0],
@@ -347,6 +361,38 @@ impl Checkers {
         state.order += 1;
         state.leases[index].given_up = true;
         state.leases[index].released = Some(state.order);
+    }
+
+    /// Somebody takes a resource away from whoever holds it.
+    pub fn forcing(&self, resource: Resource) -> Instant {
+        let mut state = self.lock();
+        state.counts.forced += 1;
+        state.forcing[resource] += 1;
+        Instant::now()
+    }
+
+    /// It is free now, or nobody knows; `held` is what was said of it before.
+    pub fn forced(&self, resource: Resource, began: Instant, held: Option<bool>) {
+        let forgot_ms = self.world.lock().forgot_ms;
+        let mut state = self.lock();
+        state.forcing[resource] -= 1;
+        let now = Instant::now();
+        // Another one may have taken it away, too, and have said so.
+        let valid = state.of[resource].iter().map(|&i| &state.leases[i]).find(|lease| {
+            let remembered = forgot_ms.is_none_or(|at| at < lease.began_ms);
+            let told = lease.told_in_time.is_some_and(|told| told <= began);
+            told && remembered && !lease.given_up && lease.valid_until > now && !state.is_forced_at(lease)
+        });
+        if let Some(lease) = valid
+            && self.exclusive
+            && held == Some(false)
+        {
+            let token = lease.handle.token.get();
+            let what = format!("r{resource} is said to have been free, and was held with token {token}");
+            self.violated(&mut state, what);
+        }
+        state.order += 1;
+        state.forced[resource] = state.order;
     }
 
     /// The holder stops believing in it.
@@ -432,6 +478,7 @@ impl Checkers {
         let valid = state.of[resource].iter().map(|&i| &state.leases[i]).find(|lease| {
             !lease.given_up && lease.valid_until > now && lease.told_in_time.is_some_and(|told| told <= began)
         });
+        let valid = valid.filter(|lease| !state.is_forced_at(lease));
         if let Some(lease) = valid
             && lease.handle.token.get() != token
         {
@@ -447,6 +494,15 @@ impl Checkers {
 impl State {
     fn knows(&self, handle: &LeaseHandle) -> bool {
         self.by_id.contains_key(handle.id.expose())
+    }
+
+    /// Whether somebody may have taken it away from its holder.
+    fn is_forced(&self, index: usize) -> bool {
+        self.is_forced_at(&self.leases[index])
+    }
+
+    fn is_forced_at(&self, lease: &Lease) -> bool {
+        lease.resources.iter().any(|&of| self.forcing[of] > 0 || lease.began < self.forced[of])
     }
 
     /// Whether one of these leases is a later one.

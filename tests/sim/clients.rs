@@ -11,8 +11,8 @@ use quorate::clock::SeededClock;
 use quorate::domain::{Candidate, LeaseHandle, Name, RequestId, Value};
 use quorate::service::hold::HoldEvent;
 use quorate::service::{AcquireOptions, Granted, Held, Lease, Note, Service, ServiceError, Target};
-use rand::Rng;
 use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::checkers::{Began, Checkers, Resource};
@@ -83,10 +83,13 @@ pub struct Town {
     pub processes: Mutex<Vec<Process>>,
     pub clocks: Mutex<Vec<Arc<SeededClock>>>,
     pub max_ttl_ms: u64,
+    pub node_timeout_ms: u64,
     /// How far a token may be ahead of a node's clock, ms.
     pub clock_bound_ms: u64,
     /// Answers and requests of clients may get lost; the server may not notice that they left.
     pub rough: bool,
+    /// Somebody takes locks away from their holders.
+    pub forces: bool,
     /// When clients stop to begin anything, ms.
     pub until_ms: AtomicU64,
 }
@@ -118,6 +121,15 @@ impl Town {
 
     fn servers(&self) -> usize {
         self.processes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).len()
+    }
+
+    /// Whether every server knows that a node must not vote as it is, and goes on looking.
+    pub fn all_refuse(&self, node: usize) -> bool {
+        let processes = self.processes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        processes.iter().all(|process| {
+            let state = process.service.engine.nodes()[node].state;
+            state == "refused" && !self.world.is_paused(process.server)
+        })
     }
 
     /// Runs a call at a server: `None` where the server dies before it has answered.
@@ -154,6 +166,8 @@ impl Town {
 pub struct Client {
     pub town: Arc<Town>,
     pub id: usize,
+    /// The server that it mostly asks.
+    pub home: usize,
     pub rng: SmallRng,
     pub requests: u32,
 }
@@ -185,7 +199,7 @@ impl Client {
     /// A server: mostly the client's own.
     fn any_process(&mut self) -> Process {
         let servers = self.town.servers();
-        let server = if self.chance(70) { self.id % servers } else { self.rng.random_range(0..servers) };
+        let server = if self.chance(70) { self.home % servers } else { self.rng.random_range(0..servers) };
         self.town.process(server)
     }
 
@@ -197,7 +211,8 @@ impl Client {
             match self.rng.random_range(0..100) {
                 0..78 => self.hold_something().await,
                 78..86 => self.hold_stream().await,
-                86..93 => self.issue().await,
+                86..92 => self.issue().await,
+                92..94 if self.town.forces => self.force().await,
                 _ => self.look().await,
             }
         }
@@ -242,8 +257,27 @@ impl Client {
     async fn hold_something(&mut self) {
         let target = self.target();
         let options = self.options();
-        let Some(holding) = self.acquire(&target, &options).await else { return };
-        self.use_it(holding, &options).await;
+        let mut issuer = self.another();
+        let issued = async {
+            if let Target::Lock(name) = &target
+                && issuer.chance(20)
+            {
+                for _ in 0..issuer.rng.random_range(1..=3) {
+                    issuer.issue_of(name).await;
+                }
+            }
+        };
+        let (holding, ()) = tokio::join!(self.acquire(&target, &options), issued);
+        if let Some(holding) = holding {
+            self.use_it(holding, &options).await;
+        }
+    }
+
+    /// The same client at another place: what it does beside what it does.
+    fn another(&mut self) -> Self {
+        let (home, seed) = (self.rng.random_range(0..self.town.servers()), self.rng.random());
+        let rng = SmallRng::seed_from_u64(seed);
+        Self { town: Arc::clone(&self.town), id: self.id, home, rng, requests: 0 }
     }
 
     /// Asks for a lease, with a request id again and again; `None` where none was told.
@@ -251,6 +285,12 @@ impl Client {
         let tries = if options.request.is_some() { 3 } else { 1 };
         // A retry may get what an earlier attempt was granted, with the token of then.
         let began = self.town.checkers.begin();
+        if options.request.is_some()
+            && self.chance(40)
+            && let Some(holding) = self.acquire_at_once(target, options, &began).await
+        {
+            return Some(holding);
+        }
         for _ in 0..tries {
             let patience = match self.rng.random_range(0..100) {
                 0..15 => self.ms(0, 30),
@@ -270,6 +310,32 @@ impl Client {
             sleep(pause).await;
         }
         None
+    }
+
+    /// Several attempts of one request at a time, as behind a proxy that sends again what takes long.
+    async fn acquire_at_once(
+        &mut self,
+        target: &Target,
+        options: &AcquireOptions,
+        began: &Began,
+    ) -> Option<Holding> {
+        let spread_ms = [3, 20, 100][self.rng.random_range(0..3)];
+        let attempts: Vec<Self> = (0..self.rng.random_range(2..=5)).map(|_| self.another()).collect();
+        let answers = attempts.into_iter().map(|mut attempt| async move {
+            let pause = attempt.ms(0, spread_ms);
+            sleep(pause).await;
+            let patience = match attempt.chance(40) {
+                true => attempt.ms(0, 60),
+                false => Duration::from_millis(options.wait_ms) + Duration::from_secs(4),
+            };
+            attempt.ask(target, options, patience, began.clone()).await
+        });
+        let mut held = futures_util::future::join_all(answers).await.into_iter().flatten().flatten();
+        let holding = held.next();
+        for other in held.filter(|other| holding.as_ref().is_some_and(|one| one.index != other.index)) {
+            self.town.checkers.give_up(other.index);
+        }
+        holding
     }
 
     /// One request. `None` where the answer did not come.
@@ -458,9 +524,13 @@ impl Client {
         let proclaim = async |process: Process| {
             let value = Value::new(&format!("here {}", town.checkers.next())).expect("a value");
             let call = town.at(&process, process.service.proclaim(name, holding.handle, value));
-            if let Ok(Some(Ok(lease))) = timeout(Duration::from_secs(3), call).await {
-                town.checkers.extended(holding.index, lease.handle, lease.valid_until);
-                town.checkers.proclaimed(lease.handle.token.get(), &lease.note);
+            match timeout(Duration::from_secs(3), call).await {
+                Ok(Some(Ok(lease))) => {
+                    town.checkers.extended(holding.index, lease.handle, lease.valid_until);
+                    town.checkers.proclaimed(lease.handle.token.get(), &lease.note);
+                }
+                Ok(Some(Err(ServiceError::LeaseLost { .. }))) => town.checkers.lost(holding.index),
+                _ => {}
             }
         };
         let (one, two) = (self.any_process(), self.any_process());
@@ -545,16 +615,40 @@ impl Client {
     }
 
     async fn issue(&mut self) {
+        let lock = self.rng.random_range(0..self.town.names.locks.len());
+        let name = self.town.names.locks[lock].clone();
+        self.issue_of(&name).await;
+    }
+
+    async fn issue_of(&mut self, name: &Name) {
         let town = Arc::clone(&self.town);
         let process = self.any_process();
-        let lock = self.rng.random_range(0..town.names.locks.len());
+        let lock = town.names.lock(name);
         let began = town.checkers.begin();
-        let call = town.at(&process, process.service.issue_token(&town.names.locks[lock]));
+        let call = town.at(&process, process.service.issue_token(name));
         match timeout(Duration::from_secs(3), call).await {
             Ok(Some(Ok(token))) => town.checkers.issued(&began, lock, token.get()),
             Ok(Some(Err(why))) => self.failed(&why),
             Ok(None) | Err(_) => {}
         }
+    }
+
+    /// Takes a lock away from whoever holds it.
+    async fn force(&mut self) {
+        let town = Arc::clone(&self.town);
+        let process = self.any_process();
+        let lock = self.rng.random_range(0..town.names.locks.len());
+        let began = town.checkers.forcing(lock);
+        let call = town.at(&process, process.service.force_release_lock(&town.names.locks[lock]));
+        let answer = match timeout(Duration::from_secs(3), call).await {
+            Ok(Some(Ok(held))) => Some(held),
+            Ok(Some(Err(why))) => {
+                self.failed(&why);
+                None
+            }
+            Ok(None) | Err(_) => None,
+        };
+        town.checkers.forced(lock, began, answer);
     }
 
     /// Looks who holds something. Where some nodes do not answer, those that do may know of a

@@ -43,6 +43,7 @@ struct Scene {
     limit: u32,
     rough: bool,
     init: bool,
+    forces: bool,
 }
 
 impl Scene {
@@ -70,7 +71,7 @@ impl Scene {
         };
         let bounds = Bounds {
             outage_ms_max: rng.random_range(300..=2500),
-            step_ahead_ms_max: if exclusive { 0 } else { 20_000 },
+            step_ahead_ms: (0, if exclusive { 0 } else { 20_000 }),
             step_back_ms_max: match exclusive {
                 true if lost_in_time => 0,
                 true => 1500,
@@ -82,8 +83,9 @@ impl Scene {
                 half if lost_in_time => (3_600_000, half),
                 half => (half, half),
             },
+            untold: false,
         };
-        Self {
+        let mut scene = Self {
             plan,
             bounds,
             exclusive,
@@ -97,7 +99,16 @@ impl Scene {
             limit: rng.random_range(1..=3),
             rough: rng.random_range(0..2) == 0,
             init: rng.random_range(0..10) < 9,
+            forces: rng.random_range(0..4) == 0,
+        };
+        if exclusive && !lost_in_time && rng.random_range(0..3) == 0 {
+            scene.bounds.untold = true;
+            // Also where the answer took as long as it may.
+            scene.bounds.step_ahead_ms = (2 * scene.plan.node_timeout_ms as i64 + 200, 10_000);
+            // One who has not looked in between does not see that a clock stepped there and back.
+            scene.bounds.step_back_ms_max = 0;
         }
+        scene
     }
 }
 
@@ -169,8 +180,10 @@ async fn play(seed: u64, printed: bool) -> Outcome {
         processes: Mutex::default(),
         clocks: Mutex::default(),
         max_ttl_ms: scene.max_ttl_ms,
+        node_timeout_ms: scene.plan.node_timeout_ms,
         clock_bound_ms: scene.clock_bound_ms,
         rough: scene.rough,
+        forces: scene.forces,
         until_ms: AtomicU64::new(u64::MAX),
     });
     tokio::spawn(Arc::clone(&world).run());
@@ -205,7 +218,7 @@ async fn play(seed: u64, printed: bool) -> Outcome {
     let clients: Vec<_> = (0..scene.clients)
         .map(|id| {
             let rng = SmallRng::seed_from_u64(rng.random());
-            tokio::spawn(Client { town: Arc::clone(&town), id, rng, requests: 0 }.live())
+            tokio::spawn(Client { town: Arc::clone(&town), id, home: id, rng, requests: 0 }.live())
         })
         .collect();
     let bad = SmallRng::seed_from_u64(rng.random());

@@ -17,20 +17,53 @@ use crate::world::Weather;
 pub struct Bounds {
     /// How long a stop, a partition, a pause lasts at most, ms.
     pub outage_ms_max: u64,
-    /// How far a node's clock may step ahead, ms. Leases expire early by that much.
-    pub step_ahead_ms_max: i64,
+    /// How far a node's clock may step ahead, ms: not at all, or by as much as anybody who looks must see.
+    /// Leases expire early by that much.
+    pub step_ahead_ms: (i64, i64),
     /// How far it may step back, ms. Leases live longer by that much.
     pub step_back_ms_max: i64,
     /// How far an API server's clock may be behind and ahead, ms.
     pub skew_ms: (i64, i64),
+    /// Nodes lose leases in ways that nobody can tell who did not look meanwhile: no server starts then.
+    pub untold: bool,
 }
 
 impl Bounds {
+    /// How far a node's clock steps, ms.
+    fn step(&self, rng: &mut SmallRng) -> i64 {
+        let (least, most) = self.step_ahead_ms;
+        match rng.random_range(-self.step_back_ms_max..=most - least) {
+            back if back < 0 => back,
+            ahead => ahead + least,
+        }
+    }
+
     /// How wrong the clock of an API server is from now on, ms.
     pub fn skew(&self, rng: &mut SmallRng) -> i64 {
         let (behind, ahead) = self.skew_ms;
         rng.random_range(-behind..=ahead)
     }
+}
+
+/// A node is a replica for a while, or may evict, and loses leases by that. Only those who look at it
+/// meanwhile can know, so it loses them once every server has, since the node voted last.
+async fn unfit(town: &Town, node: usize, replica: bool, for_ms: u64) {
+    let world = &town.world;
+    // A server that has no trouble with a node looks at it once a second.
+    let (least_ms, until_ms) = (world.ms() + for_ms / 4, world.ms() + for_ms + 2000);
+    // One that refuses it looks that often, and then may time out twice.
+    let look_ms = 200 + 2 * town.node_timeout_ms;
+    world.make_unfit(node, replica);
+    let (mut all_know_since, mut all_know) = (None, false);
+    while !world.is_calm() && world.ms() < until_ms && !(all_know && world.ms() >= least_ms) {
+        sleep(Duration::from_millis(20)).await;
+        let since_ms = *all_know_since.get_or_insert_with(|| world.ms());
+        if !town.all_refuse(node) || world.voted_ms(node) >= since_ms {
+            all_know_since = None;
+        }
+        all_know = all_know_since.is_some_and(|since| since + look_ms <= world.ms());
+    }
+    world.make_fit(node, all_know && !world.is_calm());
 }
 
 /// Makes `count` faults until `until_ms`; says how many it made.
@@ -109,11 +142,18 @@ async fn one(town: &Arc<Town>, rng: &mut SmallRng, bounds: Bounds) {
             }
         }
         56..66 => world.cut(way, rng.random_range(0..=bounds.outage_ms_max)),
-        66..72 => {
-            let by = rng.random_range(-bounds.step_back_ms_max..=bounds.step_ahead_ms_max);
-            world.step_node_clock(node, by);
+        66..72 | 75..79 if kind < 72 || bounds.untold => {
+            if bounds.untold && rng.random_range(0..2) == 0 {
+                // Calls that are under way meet another time.
+                world.stop_node(node, outage_ms);
+            }
+            world.step_node_clock(node, bounds.step(rng));
         }
         72..75 => world.fill_memory(node, outage_ms),
+        79..83 | 90..100 if bounds.untold => {
+            let (town, replica) = (Arc::clone(town), rng.random_range(0..2) == 0);
+            tokio::spawn(async move { unfit(&town, node, replica, outage_ms).await });
+        }
         75..83 => {
             let everywhere = rng.random_range(0..2) == 0;
             for other in ways {

@@ -243,6 +243,10 @@ struct NodeState {
     stop: u64,
     /// Messages that arrived while it was stopped.
     backlog: Vec<(Way, Message)>,
+    /// It is a replica, and refuses to write.
+    read_only: bool,
+    /// When it last voted, ms.
+    voted_ms: u64,
 }
 
 pub struct Inner {
@@ -262,7 +266,7 @@ pub struct Inner {
     runs: u64,
     pub history: History,
     pub ledger: Ledger,
-    /// When a node last lost its data.
+    /// When a node last lost its data, or took leases for expired since its clock stepped.
     pub forgot_ms: Option<u64>,
     /// How far nodes' clocks went back in all, ms: leases that had expired there live again.
     pub stepped_back_ms: u64,
@@ -350,6 +354,8 @@ impl World {
                     stopped: false,
                     stop: 0,
                     backlog: Vec::new(),
+                    read_only: false,
+                    voted_ms: 0,
                 }
             })
             .collect();
@@ -582,7 +588,7 @@ impl World {
 
     /// A request has come to its node.
     fn arrive(&self, way: Way, message: Message) {
-        let embedded = {
+        let (embedded, read_only) = {
             let mut guard = self.lock();
             let inner = &mut *guard;
             let now = self.ms();
@@ -617,14 +623,25 @@ impl World {
                 return;
             }
             let link = alive.then(|| &inner.servers[way.server].links[way.node]);
-            link.map_or_else(|| Arc::clone(&node.embedded), |link| Arc::clone(&link.embedded))
+            let embedded = link.map_or_else(|| Arc::clone(&node.embedded), |link| Arc::clone(&link.embedded));
+            (embedded, node.read_only)
         };
         // Without the lock: what the script publishes comes back to this world.
         let back = match &message.body {
             Body::Call { command, marker } => {
-                let value = embedded.eval(command, marker.as_deref());
+                let value = match command.script {
+                    Script::Status => embedded.eval(command, marker.as_deref()),
+                    _ if read_only => Err(NodeError::Redis("READONLY it is a replica".into())),
+                    _ => embedded.eval(command, marker.as_deref()),
+                };
                 let refused = value.as_ref().map_or_else(|_| 9, code);
-                self.lock().ledger.ran(way, command, refused == DONE, self.ms());
+                if value.is_ok() {
+                    let mut inner = self.lock();
+                    inner.ledger.ran(way, command, refused == DONE, self.ms());
+                    if command.script.votes() {
+                        inner.nodes[way.node].voted_ms = self.ms();
+                    }
+                }
                 let what = [(way.server * 10 + way.node) as u64, command.script as u64, refused as u64];
                 self.note(("run", what), || {
                     let way = format!("s{}→n{}", way.server + 1, way.node + 1);
@@ -812,6 +829,62 @@ impl World {
         });
     }
 
+    /// A node becomes what must not vote: a replica, which writes nothing, or one that may evict.
+    pub fn make_unfit(&self, node: usize, replica: bool) {
+        let mut inner = self.lock();
+        let now = self.ms();
+        let state = &mut inner.nodes[node];
+        state.read_only = replica;
+        if replica {
+            state.embedded.set_role("slave");
+        } else {
+            state.embedded.set_eviction("volatile-ttl");
+        }
+        inner.note(now, ("unfit", [node as u64, u64::from(replica), 0]), || {
+            format!("n{} {}", node + 1, if replica { "becomes a replica" } else { "may evict" })
+        });
+    }
+
+    /// It is a master that evicts nothing again. Where `forgets` it has lost some of its leases by then,
+    /// though neither its process nor its marker tell.
+    pub fn make_fit(&self, node: usize, forgets: bool) {
+        let embedded = {
+            let mut inner = self.lock();
+            let now = self.ms();
+            let state = &mut inner.nodes[node];
+            state.read_only = false;
+            state.embedded.set_role("master");
+            state.embedded.set_eviction("noeviction");
+            let embedded = Arc::clone(&state.embedded);
+            if forgets {
+                inner.forgot(node, now);
+            }
+            inner.note(now, ("fit", [node as u64, u64::from(forgets), 0]), || {
+                format!("n{} is fit to vote{}", node + 1, if forgets { ", but has lost leases" } else { "" })
+            });
+            embedded
+        };
+        if forgets {
+            for key in embedded.keys() {
+                // What does not expire stays.
+                let lost = key != "quorate:node" && self.lock().rng.random_range(0..4) > 0;
+                if lost {
+                    let _ = embedded.command(&["DEL", &key]);
+                }
+            }
+        }
+    }
+
+    /// When a node last voted, ms.
+    pub fn voted_ms(&self, node: usize) -> u64 {
+        self.lock().nodes[node].voted_ms
+    }
+
+    /// Whether all faults have ended.
+    pub fn is_calm(&self) -> bool {
+        self.lock().calm
+    }
+
     /// Ends the process of a node; it starts again after `down_ms`.
     pub fn crash_node(&self, node: usize, keep_data: bool, down_ms: u64) {
         self.with(|inner, now, _| {
@@ -880,6 +953,10 @@ impl World {
         let mut inner = self.lock();
         inner.stepped_back_ms += by_ms.min(0).unsigned_abs();
         inner.nodes[node].clock.step(by_ms * 1000);
+        if by_ms > 0 {
+            // What it held has expired there.
+            inner.forgot_ms = Some(self.ms());
+        }
     }
 
     /// Ends a server without a chance to clean up.
