@@ -112,8 +112,21 @@ impl Scene {
     }
 }
 
-/// Starts a process of an API server.
-pub async fn boot(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) {
+/// Starts an API server, and again where it refuses to start, as whoever watches over it would: it may
+/// have looked at the nodes just while they were marked anew.
+pub async fn boot(town: &Arc<Town>, server: usize, mut seed: u64, skew_ms: i64) {
+    while !has_started(town, server, seed, skew_ms).await {
+        town.world.crash_server(server);
+        sleep(Duration::from_millis(100)).await;
+        if town.world.is_alive(server) {
+            return;
+        }
+        seed = seed.wrapping_add(1);
+    }
+}
+
+/// Starts a process of an API server; whether it has not ended at once.
+async fn has_started(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) -> bool {
     let clock = Arc::new(SeededClock::new(seed, START_US + town.world.ms() * 1000));
     clock.set_skew_us(skew_ms * 1000);
     let options = EngineOptions {
@@ -126,9 +139,11 @@ pub async fn boot(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) {
     let limits = WaitLimits { waiters_max: 1000, waiters_per_name_max: 100 };
     let service = Service::new(engine, limits);
     town.arrive(Process { service: service.clone(), server, life }, clock);
-    if service.engine.ready_at_start().await.is_ok() {
+    let started = service.engine.ready_at_start().await.is_ok();
+    if started {
         service.engine.start();
     }
+    started || town.world.is_dead(server, life)
 }
 
 thread_local! {
