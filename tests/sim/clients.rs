@@ -212,7 +212,7 @@ impl Client {
                 0..78 => self.hold_something().await,
                 78..86 => self.hold_stream().await,
                 86..92 => self.issue().await,
-                92..94 if self.town.forces => self.force().await,
+                92..98 if self.town.forces => self.force().await,
                 _ => self.look().await,
             }
         }
