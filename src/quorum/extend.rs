@@ -56,6 +56,10 @@ impl Engine {
         let nodes = Nodes { held: 0, ..votes.count.nodes() };
         match (votes.count.extension_verdict(), votes.stored.take()) {
             (Verdict::Carried, Some(stored)) => {
+                if stored.shortened {
+                    // Whoever sleeps until it ends would sleep too long.
+                    self.publish(scope.channels());
+                }
                 let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
                 let valid_until = started + Duration::from_millis(left);
                 if valid_until > self.clock.now() {
@@ -66,7 +70,9 @@ impl Engine {
                     // It lives as long as before, and its holder was told of more than is certain here.
                     return Extension::NoQuorum(nodes);
                 }
-                // Nobody may work under it, and it may be shorter than what it replaced (§1.2).
+                // Nobody may work under it (§1.2), and it ends by itself before long. It is not undone: another
+                // extension may have come after it at the nodes, and have been answered.
+                return Extension::Lost(nodes);
             }
             // A retry may be refused what it claims because its attempt was granted it with another token.
             (Verdict::Rejected, _) if claim.is_some() => return Extension::Lost(nodes),

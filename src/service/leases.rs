@@ -145,20 +145,9 @@ impl Service {
         let data = note.map(write_note);
         match self.engine.extend(&scope, handle, renewal, data.as_deref(), None).await {
             Extension::Extended { stored, valid_until, nodes } => {
-                if stored.shortened {
-                    // Whoever sleeps until it ends would sleep too long.
-                    self.engine.publish(scope.channels());
-                }
-                Ok(Lease {
-                    handle,
-                    ttl_ms: stored.ttl_ms,
-                    valid_until,
-                    note: read_note(&stored.data),
-                    slots: stored.slots,
-                    waited_ms: 0,
-                    attempts: 1,
-                    nodes,
-                })
+                let note = read_note(&stored.data);
+                let (ttl_ms, slots) = (stored.ttl_ms, stored.slots);
+                Ok(Lease { handle, ttl_ms, valid_until, note, slots, waited_ms: 0, attempts: 1, nodes })
             }
             Extension::Lost(nodes) => Err(ServiceError::LeaseLost { nodes }),
             Extension::NoQuorum(nodes) => Err(unavailable(nodes)),

@@ -66,6 +66,35 @@ async fn an_extension_that_took_longer_than_the_lease_then_has_is_none() {
     eventually("nothing is left", || async { cluster.leases("late").is_empty() }).await;
 }
 
+/// The first is sent by way of a slow network and answered after what it has set is over.
+#[tokio::test]
+async fn an_extension_that_is_answered_too_late_leaves_one_alone_that_came_after_it() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let mut far = Server::start(&options.with(&["--node-timeout", "20s"]));
+    far.all_voting().await;
+    let near = cluster.server(&[]).await;
+    let api = near.api();
+    let lease = api.acquire("overtaken", json!({"ttl_ms": 60_000})).await.ok();
+    proxies.iter().for_each(|proxy| proxy.delay(Duration::from_millis(1500)));
+    let late = tokio::spawn({
+        let (api, lease) = (far.api(), json!({"lease_id": secret(&lease), "ttl_ms": 2_500}));
+        async move { api.post("/v1/locks/overtaken/extend", lease).await }
+    });
+    eventually("the nodes have it", || async {
+        number(&api.lock("overtaken").await, "remaining_ms") <= 2_500
+    })
+    .await;
+    let body = json!({"lease_id": secret(&lease), "ttl_ms": 60_000});
+    api.post("/v1/locks/overtaken/extend", body).await.ok();
+    late.await.unwrap().problem(409, "lease_lost");
+    // It ends when the nodes have heard all that it has to say.
+    far.terminate();
+    assert!(far.ended().await.success());
+    api.acquire("overtaken", json!({})).await.problem(409, "lock_held");
+    assert_eq!(token(&api.extend("overtaken", &lease).await.ok()), token(&lease));
+}
+
 #[tokio::test]
 async fn a_lease_stays_lost_when_somebody_took_and_released_the_lock_in_between() {
     for total in [1, 3, 5] {
