@@ -175,8 +175,7 @@ impl Engine {
         // Counted from before the first byte is sent (§1.2).
         let started = self.clock.now();
         let proposed = self.propose(started);
-        let command = calls::acquire(ask, &lease, proposed);
-        let command = Arc::new(command);
+        let mut command = Arc::new(calls::acquire(ask, &lease, proposed));
         let mut grant = Grant {
             engine: Arc::clone(self),
             scope: ask.scope.clone(),
@@ -191,13 +190,18 @@ impl Engine {
         let (mut ballot, asked) = match order {
             Order::Parallel => (self.ballot(), 0),
             Order::PrimaryFirst(primary) => {
-                match Box::pin(self.ask_primary(&command, primary, &mut grant, &mut votes)).await {
-                    Ok(asked) => (Ballot::new(1), asked),
-                    Err(refusal) => {
-                        grant.lost = true;
-                        return Round::Refused(refusal);
-                    }
+                let (asked, refused) =
+                    Box::pin(self.ask_primary(&command, primary, &mut grant, &mut votes)).await;
+                if refused && ask.request.is_none() {
+                    grant.lost = true;
+                    return Round::Refused(Box::new(votes.refusal()));
                 }
+                if refused {
+                    // Only all can tell whether an earlier attempt of the request is held: they are asked
+                    // for that, and nothing is taken from whoever got past the primary.
+                    command = Arc::new(calls::acquire(&Ask { look_only: true, ..*ask }, &lease, proposed));
+                }
+                (Ballot::new(1), asked)
             }
         };
         for (i, member) in self.members.iter().enumerate() {
@@ -267,15 +271,15 @@ impl Engine {
         }))
     }
 
-    /// Asks one node after the other, from the primary on, until one that votes grants:
-    /// the bits of those asked, or the refusal.
+    /// Asks one node after the other, from the primary on, until one votes: the bits of those asked, and
+    /// whether it refused.
     async fn ask_primary(
         self: &Arc<Self>,
         command: &Arc<Command>,
         primary: u64,
         grant: &mut Grant,
         votes: &mut GrantVotes,
-    ) -> Result<u64, Box<Refusal>> {
+    ) -> (u64, bool) {
         let total = self.total();
         let mut asked = 0;
         for step in 0..total {
@@ -286,13 +290,13 @@ impl Engine {
             votes.take(i, answer, grant);
             if votes.count.yes > 0 || votes.holdings.iter().any(|h| h.same_request) {
                 // Granted, or the caller's own earlier request: that concerns all nodes.
-                break;
+                return (asked, false);
             }
             if votes.count.no > 0 {
-                return Err(Box::new(votes.refusal()));
+                return (asked, true);
             }
         }
-        Ok(asked)
+        (asked, false)
     }
 
     /// Takes back what an earlier attempt of the same request left at a minority of the nodes, also

@@ -77,6 +77,8 @@ pub(super) struct Contender<'a> {
     seated: bool,
     /// As the nodes know it.
     request: Option<Cow<'a, str>>,
+    /// Too few nodes answered to tell whether an earlier attempt of the request is held.
+    in_doubt: bool,
     started: Instant,
     deadline: Instant,
     attempts: u32,
@@ -107,6 +109,7 @@ impl<'a> Contender<'a> {
             },
             seated: false,
             request: options.request.as_ref().map(|request| request_of(request, &scope)),
+            in_doubt: false,
             scope,
             started,
             deadline: started + Duration::from_millis(options.wait_ms),
@@ -141,6 +144,7 @@ impl<'a> Contender<'a> {
                 Try::Held(refusal) | Try::Split(refusal) if yields => {
                     return Err(self.contended(&refusal).await);
                 }
+                Try::NoQuorum(_) => self.in_doubt = true,
                 _ => {}
             }
         }
@@ -169,13 +173,14 @@ impl<'a> Contender<'a> {
             // Those in front are being served, one after the other. Who waits no more is due what
             // they leave of a semaphore, like anybody who does not wait.
             let served = matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused();
-            let last = ticket.board().last().filter(|_| !served);
+            let last = ticket.board().last().filter(|_| !served && !self.in_doubt);
             if let Some(refusal) = last {
                 return Err(self.contended(&refusal).await);
             }
             drop(ticket);
             self.seated = false;
-            // Else nobody has been refused yet: only the nodes can tell whether it is held.
+            // Else nobody has been refused yet, or it may be held by the caller's own earlier request:
+            // only the nodes can tell.
             return match self.attempt(!served).await {
                 Try::Granted(granted) => Ok(*granted),
                 Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
@@ -505,6 +510,10 @@ impl<'a> Contender<'a> {
     }
 
     async fn contended(&self, refusal: &Refusal) -> ServiceError {
+        if refusal.holdings.iter().any(|holding| holding.same_request) {
+            // It is the caller's own earlier attempt that is in the way, and that may have been granted.
+            return unavailable(refusal.nodes);
+        }
         let holders = match self.target {
             Target::Semaphore { name, .. } => self.service.semaphore_holders(name).await,
             _ => refusal.holder().map(|named| holder(&named, Vec::new())).into_iter().collect(),

@@ -326,3 +326,69 @@ async fn the_same_request_at_two_servers_at_once_is_granted_with_a_node_down_too
         assert_eq!(secret(&first.ok()), secret(&second.ok()), "round {round}");
     }
 }
+
+/// The first node that is asked, after a round that nobody won, holds what is left of somebody else's lease.
+#[tokio::test]
+async fn a_retry_is_not_told_of_somebody_else_while_its_own_lease_may_be_held() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let server = Server::start(&options);
+    server.all_voting().await;
+    let api = server.api();
+    // Of so many names each node is the first of some.
+    let bodies = (0..6).map(|i| {
+        let wait_ms = i % 2 * 300;
+        (format!("hidden-{i}"), json!({"request_id": format!("request-{i}"), "wait_ms": wait_ms}))
+    });
+    let mut leases = Vec::new();
+    for (name, body) in bodies {
+        api.acquire(&name, json!({"ttl_ms": 300_000})).await.ok();
+        eventually("all nodes have it", async || cluster.leases(&name).len() == 3).await;
+        let key = cluster.nodes[1].leases(&name).remove(0);
+        for node in [&cluster.nodes[0], &cluster.nodes[2]] {
+            node.command::<()>(&["DEL", &key]);
+        }
+        let lease = api.acquire(&name, body.clone()).await.ok();
+        leases.push((name, body, lease));
+    }
+    proxies[2].cut();
+    let state = async || api.get("/v1/nodes").await.ok()["nodes"][2]["state"].clone();
+    eventually("node 3 is away", async || state().await == "down").await;
+    for (name, body, _) in &leases {
+        api.acquire(name, body.clone()).await.problem(503, "quorum_unavailable");
+    }
+    proxies[2].heal();
+    server.all_voting().await;
+    for (name, body, lease) in &leases {
+        let again = api.acquire(name, body.clone()).await.ok();
+        assert_eq!((secret(&again), token(&again)), (secret(lease), token(lease)));
+    }
+}
+
+/// Whoever waits before it was refused, for all the nodes tell by somebody else.
+#[tokio::test]
+async fn a_retry_whose_turn_does_not_come_is_not_told_of_somebody_else_while_its_lease_may_be_held() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let server = Server::start(&options);
+    server.all_voting().await;
+    let api = server.api();
+    let body = json!({"request_id": "behind-another", "ttl_ms": 300_000, "wait_ms": 300});
+    let lease = api.acquire("behind", body.clone()).await.ok();
+    eventually("all nodes have it", async || cluster.leases("behind").len() == 3).await;
+    cluster.nodes[1].command::<()>(&["DEL", &cluster.nodes[1].leases("behind")[0]]);
+    proxies[2].cut();
+    let state = async || api.get("/v1/nodes").await.ok()["nodes"][2]["state"].clone();
+    eventually("node 3 is away", async || state().await == "down").await;
+    let first = tokio::spawn({
+        let api = server.api();
+        async move { api.acquire("behind", json!({"wait_ms": 60_000})).await }
+    });
+    eventually("somebody waits", async || api.metric("quorate_waiters").await == 1.0).await;
+    api.acquire("behind", body.clone()).await.problem(503, "quorum_unavailable");
+    proxies[2].heal();
+    server.all_voting().await;
+    let again = api.acquire("behind", body).await.ok();
+    assert_eq!((secret(&again), token(&again)), (secret(&lease), token(&lease)));
+    first.abort();
+}
