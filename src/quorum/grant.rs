@@ -192,13 +192,10 @@ impl Engine {
             Order::PrimaryFirst(primary) => {
                 let (asked, refused) =
                     Box::pin(self.ask_primary(&command, primary, &mut grant, &mut votes)).await;
-                if refused && ask.request.is_none() {
-                    grant.lost = true;
-                    return Round::Refused(Box::new(votes.refusal()));
-                }
                 if refused {
-                    // Only all can tell whether an earlier attempt of the request is held: they are asked
-                    // for that, and nothing is taken from whoever got past the primary.
+                    // Only all can tell whether what it holds is held, and by an earlier attempt of the
+                    // request or by somebody else: they are asked for that, and nothing is taken from
+                    // whoever got past the primary.
                     command = Arc::new(calls::acquire(&Ask { look_only: true, ..*ask }, &lease, proposed));
                 }
                 (Ballot::new(1), asked)

@@ -85,6 +85,10 @@ pub(super) struct Contender<'a> {
     /// When the last round began.
     round_at: Instant,
     order: Order,
+    /// Which node is asked first after a lost round.
+    primary: u64,
+    /// For which lease that refused the last time, though nobody holds it.
+    left_over: Option<LeaseId>,
     slots: Vec<u32>,
     /// Doubtful refusals in a row.
     doubts: u32,
@@ -98,11 +102,14 @@ impl<'a> Contender<'a> {
         started: Instant,
     ) -> Self {
         let scope = target.scope(service.engine.keys());
+        let room = room_key(&scope);
         Self {
             service,
             target,
             options,
-            room: room_key(&scope),
+            primary: primary_of(&room),
+            left_over: None,
+            room,
             wish: match *target {
                 Target::Semaphore { limit, permits, .. } => Wish { limit, permits },
                 _ => Wish { limit: 1, permits: 1 },
@@ -212,7 +219,7 @@ impl<'a> Contender<'a> {
                 subscription.bell().reset();
             }
             if ticket.is_some_and(|ticket| ticket.board().is_split()) {
-                self.order = Order::PrimaryFirst(primary_of(&self.room));
+                self.order = Order::PrimaryFirst(self.primary);
             }
             match self.attempt(false).await {
                 Try::Granted(granted) => {
@@ -228,7 +235,7 @@ impl<'a> Contender<'a> {
                 }
                 Try::Split(refusal) => {
                     metrics().split_votes.increment(1);
-                    self.order = Order::PrimaryFirst(primary_of(&self.room));
+                    self.choose_primary(&refusal);
                     splits += 1;
                     if let Some(ticket) = ticket {
                         ticket.board().split();
@@ -304,6 +311,20 @@ impl<'a> Contender<'a> {
         over
     }
 
+    /// Asks one node first from now on: the same for all, but the next one where that refuses again for
+    /// what is left there of a lease that nobody has. It would refuse everybody until that expires.
+    fn choose_primary(&mut self, refusal: &Refusal) {
+        if matches!(self.order, Order::PrimaryFirst(_)) && refusal.nodes.granted == 0 {
+            // It was the first to answer.
+            let left_over = refusal.holdings.first().map(|holding| holding.lease);
+            if left_over.is_some() && left_over == self.left_over {
+                self.primary = self.primary.wrapping_add(1);
+            }
+            self.left_over = left_over;
+        }
+        self.order = Order::PrimaryFirst(self.primary);
+    }
+
     async fn back_off(&self, splits: u32) {
         let longest_us = self.service.engine.round_trip().as_micros() as u64 * 2 + 500;
         let longest_us = (longest_us << splits.min(5)).min(50_000);
@@ -339,6 +360,7 @@ impl<'a> Contender<'a> {
         const SLOTS_LOST_MAX: u32 = 8;
         let mut nodes = Nodes { total: self.service.engine.total() as u32, ..Nodes::default() };
         nodes.quorum = self.service.engine.quorum();
+        let mut rivals = Vec::new();
         let mut doubted: Option<Doubted> = None;
         for lost in 1..=SLOTS_LOST_MAX {
             let (mut limit, mut full, mut doubt) = (None, None, None);
@@ -419,7 +441,7 @@ impl<'a> Contender<'a> {
                 let held = refusal.held && !(1..=DOUBTS_MAX).contains(&self.doubts);
                 return if held || look_only { Try::Held(refusal) } else { Try::Split(refusal) };
             }
-            nodes = refusal.nodes;
+            (nodes, rivals) = (refusal.nodes, refusal.holdings.clone());
             doubted = match doubt.filter(|_| refusal.held) {
                 Some(doubt) => {
                     let rivals: Vec<LeaseId> = refusal.holdings.iter().map(|h| h.lease).collect();
@@ -435,7 +457,7 @@ impl<'a> Contender<'a> {
         }
         // Every slot that looked free was gone: others are faster just now.
         Try::Split(Box::new(Refusal {
-            holdings: Default::default(),
+            holdings: rivals,
             nodes,
             free_in_ms: Some(0),
             held: false,

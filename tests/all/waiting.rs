@@ -569,3 +569,45 @@ async fn a_lease_whose_end_comes_nearer_is_not_waited_for_until_its_old_one() {
         assert!(median(waits.clone()) < Duration::from_millis(1_500), "{waits:?}");
     }
 }
+
+/// As when the server that was to give it back was killed. The votes of those who ask at two servers are
+/// split sooner or later, and then they ask one node first, which for some names is that one.
+#[tokio::test]
+async fn what_is_left_of_a_lease_at_one_node_keeps_nobody_waiting() {
+    let cluster = Cluster::new(3);
+    let (one, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
+    let paths = |i: usize| {
+        let semaphore = json!({"limit": 1, "wait_ms": 20_000});
+        [
+            (format!("locks/lock-{i:02}"), json!({"wait_ms": 20_000})),
+            (format!("semaphores/permit-{i:02}"), semaphore),
+        ]
+    };
+    for (path, body) in (0..12).flat_map(paths) {
+        let mut first = body.clone();
+        first["ttl_ms"] = json!(300_000);
+        one.api().post(&format!("/v1/{path}/acquire"), first).await.ok();
+        let name = path.rsplit('/').next().unwrap();
+        eventually("all nodes have it", async || cluster.leases(name).len() == 3).await;
+        for node in [&cluster.nodes[0], &cluster.nodes[2]] {
+            let keys = node.command::<Vec<String>>(&["KEYS", &format!("*:{name}*")]);
+            keys.iter().for_each(|key| node.command::<()>(&["DEL", key]));
+        }
+        let held = one.api().post(&format!("/v1/{path}/acquire"), body.clone()).await.ok();
+        let mut waiting = JoinSet::new();
+        for i in 0..6 {
+            let api = if i % 2 == 0 { one.api() } else { two.api() };
+            let (path, body) = (path.clone(), body.clone());
+            waiting.spawn(async move {
+                let lease = api.post(&format!("/v1/{path}/acquire"), body).await.ok();
+                let body = json!({"lease_id": secret(&lease)});
+                api.post(&format!("/v1/{path}/release"), body).await.ok();
+            });
+        }
+        let waiters =
+            async || one.api().metric("quorate_waiters").await + two.api().metric("quorate_waiters").await;
+        eventually("all wait", async || waiters().await == 6.0).await;
+        one.api().post(&format!("/v1/{path}/release"), json!({"lease_id": secret(&held)})).await.ok();
+        waiting.join_all().await;
+    }
+}
