@@ -149,6 +149,8 @@ async fn a_lease_that_a_quorum_may_hold_is_not_called_lost() {
     let (api, name) = (server.api(), unique("maybe"));
     let state = async |i: usize| api.get("/v1/nodes").await.ok()["nodes"][i]["state"].clone();
     proxies[2].cut();
+    // Before that an acquire may still get through.
+    eventually("node 3 is away", async || state(2).await == "down").await;
     let lease = api.acquire(&name, json!({"ttl_ms": 60_000})).await.ok();
     proxies[2].heal();
     eventually("node 3 is back", async || state(2).await == "voting").await;
