@@ -72,16 +72,18 @@ impl Engine {
                 }
                 // Nobody may work under it (§1.2), and it ends by itself before long. It is not undone: another
                 // extension may have come after it at the nodes, and have been answered.
-                return Extension::Lost(nodes);
+                Extension::Lost(nodes)
             }
-            // A retry may be refused what it claims because its attempt was granted it with another token.
-            (Verdict::Rejected, _) if claim.is_some() => return Extension::Lost(nodes),
-            // What a minority still holds would only be in the way.
-            (Verdict::Rejected, _) => {}
-            _ => return Extension::NoQuorum(nodes),
+            (Verdict::Rejected, _) => {
+                // What a minority still holds would only be in the way. But a retry may be refused what it
+                // claims because its attempt was granted it with another token.
+                if claim.is_none() {
+                    self.undo_everywhere(scope, &handle.id, Tell::Everybody);
+                }
+                Extension::Lost(nodes)
+            }
+            _ => Extension::NoQuorum(nodes),
         }
-        self.undo_everywhere(scope, &handle.id, Tell::Everybody);
-        Extension::Lost(nodes)
     }
 
     /// Sends an extension to all nodes and counts until the verdict.

@@ -85,9 +85,9 @@ pub(super) struct Contender<'a> {
     /// When the last round began.
     round_at: Instant,
     order: Order,
-    /// Which node is asked first after a lost round.
-    primary: u64,
-    /// For which lease that refused the last time, though nobody holds it.
+    /// How many primaries were given up for what is left there of a lease that nobody has.
+    passed_over: u64,
+    /// For which lease the primary refused the last time, though nobody holds it.
     left_over: Option<LeaseId>,
     slots: Vec<u32>,
     /// Doubtful refusals in a row.
@@ -102,14 +102,11 @@ impl<'a> Contender<'a> {
         started: Instant,
     ) -> Self {
         let scope = target.scope(service.engine.keys());
-        let room = room_key(&scope);
         Self {
             service,
             target,
             options,
-            primary: primary_of(&room),
-            left_over: None,
-            room,
+            room: room_key(&scope),
             wish: match *target {
                 Target::Semaphore { limit, permits, .. } => Wish { limit, permits },
                 _ => Wish { limit: 1, permits: 1 },
@@ -123,6 +120,8 @@ impl<'a> Contender<'a> {
             attempts: 0,
             round_at: started,
             order: Order::Parallel,
+            passed_over: 0,
+            left_over: None,
             slots: Vec::new(),
             doubts: 0,
         }
@@ -147,10 +146,7 @@ impl<'a> Contender<'a> {
         if queued && (yields || retries) {
             match self.attempt(true).await {
                 Try::Granted(granted) => return Ok(*granted),
-                Try::NoQuorum(nodes) if yields => return Err(unavailable(nodes)),
-                Try::Held(refusal) | Try::Split(refusal) if yields => {
-                    return Err(self.contended(&refusal).await);
-                }
+                last if yields => return self.end_with(last).await,
                 Try::NoQuorum(_) => self.in_doubt = true,
                 _ => {}
             }
@@ -188,11 +184,8 @@ impl<'a> Contender<'a> {
             self.seated = false;
             // Else nobody has been refused yet, or it may be held by the caller's own earlier request:
             // only the nodes can tell.
-            return match self.attempt(!served).await {
-                Try::Granted(granted) => Ok(*granted),
-                Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
-                Try::NoQuorum(nodes) => Err(unavailable(nodes)),
-            };
+            let last = self.attempt(!served).await;
+            return self.end_with(last).await;
         }
         if let Some(until) = ticket.board().take_taken_until(self.request.as_deref())
             && let Some(subscription) = ticket.board().subscription()
@@ -200,6 +193,15 @@ impl<'a> Contender<'a> {
             self.pause(&ticket, Some(&subscription), Some(until)).await?;
         }
         self.contend(Some(&ticket)).await
+    }
+
+    /// What the caller is told of the last try.
+    async fn end_with(&self, last: Try) -> Result<Granted, ServiceError> {
+        match last {
+            Try::Granted(granted) => Ok(*granted),
+            Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
+            Try::NoQuorum(nodes) => Err(unavailable(nodes)),
+        }
     }
 
     /// Tries until granted, refused for good, or out of time.
@@ -219,7 +221,7 @@ impl<'a> Contender<'a> {
                 subscription.bell().reset();
             }
             if ticket.is_some_and(|ticket| ticket.board().is_split()) {
-                self.order = Order::PrimaryFirst(self.primary);
+                self.order = self.primary_first();
             }
             match self.attempt(false).await {
                 Try::Granted(granted) => {
@@ -318,11 +320,15 @@ impl<'a> Contender<'a> {
             // It was the first to answer.
             let left_over = refusal.holdings.first().map(|holding| holding.lease);
             if left_over.is_some() && left_over == self.left_over {
-                self.primary = self.primary.wrapping_add(1);
+                self.passed_over += 1;
             }
             self.left_over = left_over;
         }
-        self.order = Order::PrimaryFirst(self.primary);
+        self.order = self.primary_first();
+    }
+
+    fn primary_first(&self) -> Order {
+        Order::PrimaryFirst(primary_of(&self.room).wrapping_add(self.passed_over))
     }
 
     async fn back_off(&self, splits: u32) {
@@ -358,9 +364,18 @@ impl<'a> Contender<'a> {
     async fn attempt(&mut self, look_only: bool) -> Try {
         /// Slots that somebody else took first, before the semaphore counts as contended.
         const SLOTS_LOST_MAX: u32 = 8;
-        let mut nodes = Nodes { total: self.service.engine.total() as u32, ..Nodes::default() };
-        nodes.quorum = self.service.engine.quorum();
-        let mut rivals = Vec::new();
+        // Every slot that looked free was gone: others are faster just now.
+        let mut lost_all = Refusal {
+            holdings: Vec::new(),
+            nodes: Nodes {
+                total: self.service.engine.total() as u32,
+                quorum: self.service.engine.quorum(),
+                ..Nodes::default()
+            },
+            free_in_ms: Some(0),
+            held: false,
+            undone: false,
+        };
         let mut doubted: Option<Doubted> = None;
         for lost in 1..=SLOTS_LOST_MAX {
             let (mut limit, mut full, mut doubt) = (None, None, None);
@@ -441,7 +456,6 @@ impl<'a> Contender<'a> {
                 let held = refusal.held && !(1..=DOUBTS_MAX).contains(&self.doubts);
                 return if held || look_only { Try::Held(refusal) } else { Try::Split(refusal) };
             }
-            (nodes, rivals) = (refusal.nodes, refusal.holdings.clone());
             doubted = match doubt.filter(|_| refusal.held) {
                 Some(doubt) => {
                     let rivals: Vec<LeaseId> = refusal.holdings.iter().map(|h| h.lease).collect();
@@ -454,15 +468,9 @@ impl<'a> Contender<'a> {
                 }
                 None => None,
             };
+            (lost_all.nodes, lost_all.holdings) = (refusal.nodes, refusal.holdings);
         }
-        // Every slot that looked free was gone: others are faster just now.
-        Try::Split(Box::new(Refusal {
-            holdings: rivals,
-            nodes,
-            free_in_ms: Some(0),
-            held: false,
-            undone: false,
-        }))
+        Try::Split(Box::new(lost_all))
     }
 
     fn granted(&self, won: Won, note: Note) -> Granted {
