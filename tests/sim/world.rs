@@ -272,11 +272,18 @@ pub struct Inner {
     pub stepped_back_ms: u64,
 }
 
+/// A lease at a node: since when, with which ttl, and when that ends, ms.
+struct Stored {
+    at: u64,
+    ttl: u64,
+    ends: u64,
+}
+
 /// Which node was made to store which lease and was not told since to forget it. Whether the
 /// lease has expired by itself makes no difference: who owes a release must not count on that.
 #[derive(Default)]
 pub struct Ledger {
-    open: BTreeMap<(usize, String), u64>,
+    open: BTreeMap<(usize, String), Stored>,
     /// Leases that a retry has taken over: an earlier attempt's undo leaves them alone.
     claimed: BTreeSet<String>,
     /// Which processes had to do with a lease: what they owe dies with them.
@@ -284,6 +291,17 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// A node that answers the release of a lease with an error is asked again until the lease is over.
+    fn refused(&mut self, way: Way, command: &Command, now: u64) {
+        if command.script == Script::Release {
+            let text = command.args().next().unwrap_or_default();
+            let is_over = |node: usize, lease: &str, stored: &Stored| {
+                node == way.node && text.contains(lease) && stored.ends < now
+            };
+            self.open.retain(|(node, lease), stored| !is_over(*node, lease, stored));
+        }
+    }
+
     fn ran(&mut self, way: Way, command: &Command, done: bool, now: u64) {
         let args: Vec<&str> = command.args().collect();
         let (lease, claim) = match command.script {
@@ -299,14 +317,22 @@ impl Ledger {
         self.touched.entry(lease.to_owned()).or_default().insert((way.server, way.life));
         match command.script {
             Script::Acquire | Script::Heal if done => {
-                self.open.insert((way.node, lease.to_owned()), now);
+                let ttl = if command.script == Script::Heal { args[3] } else { &args[0][17..25] };
+                let ttl = ttl.parse().unwrap_or_default();
+                self.open.insert((way.node, lease.to_owned()), Stored { at: now, ttl, ends: now + ttl });
             }
             // An undo that names a claim, or the lack of one, is not for what was claimed since.
             Script::Release if claim.is_none() || !self.claimed.contains(lease) => {
                 self.open.remove(&(way.node, lease.to_owned()));
             }
-            Script::Extend if done && claim.is_some() => {
-                self.claimed.insert(lease.to_owned());
+            Script::Extend if done => {
+                if let Some(stored) = self.open.get_mut(&(way.node, lease.to_owned())) {
+                    stored.ttl = args[0][49..57].parse().unwrap_or(stored.ttl);
+                    stored.ends = stored.ends.max(now + stored.ttl);
+                }
+                if claim.is_some() {
+                    self.claimed.insert(lease.to_owned());
+                }
             }
             _ => {}
         }
@@ -635,7 +661,9 @@ impl World {
                     _ => embedded.eval(command, marker.as_deref()),
                 };
                 let refused = value.as_ref().map_or_else(|_| 9, code);
-                if value.is_ok() {
+                if value.is_err() {
+                    self.lock().ledger.refused(way, command, self.ms());
+                } else {
                     let mut inner = self.lock();
                     inner.ledger.ran(way, command, refused == DONE, self.ms());
                     if command.script.votes() {
@@ -1076,7 +1104,7 @@ impl World {
             .open
             .iter()
             .filter(|((_, lease), _)| ledger.touched[lease].iter().all(lives))
-            .map(|((node, lease), &at)| (*node, lease.clone(), at, ledger.claimed.contains(lease)))
+            .map(|((node, lease), stored)| (*node, lease.clone(), stored.at, ledger.claimed.contains(lease)))
             .collect()
     }
 
