@@ -491,6 +491,26 @@ pub fn release(
     command
 }
 
+/// Vote of release.lua.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Released {
+    /// Whether it was held.
+    pub held: bool,
+    /// Whether more than one listens.
+    pub others: bool,
+    /// Whether it was extended before, so that another server may have given copies to other nodes.
+    pub extended: bool,
+}
+
+impl Released {
+    /// Reads the answer.
+    pub fn read(answer: &Answer) -> Self {
+        let Answer { done, rest, .. } = answer;
+        let others = *done && rest.first().and_then(Value::as_u64).is_some_and(|listen| listen > 1);
+        Self { held: *done, others, extended: *done && rest.len() > 1 }
+    }
+}
+
 /// Command of read.lua.
 pub fn read<'a>(keys: impl IntoIterator<Item = &'a str>) -> Command {
     keys.into_iter().fold(Command::new(Script::Read), Command::key)

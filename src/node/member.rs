@@ -18,9 +18,10 @@ use super::ballot::{Ballot, Seat, Vote};
 use super::calls::{self, Bounds, Keys};
 use super::complaints::Complaints;
 use super::quarantine::{self, Board, MARKING, Standing};
+use super::reserve::{Kept, Look, Reserve};
 use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
-use crate::domain::drift_ms;
+use crate::domain::{LeaseId, drift_ms};
 use crate::telemetry::trace::VoteSpan;
 use crate::telemetry::{NODE_OUTCOMES, NodeMetrics, Undo, metrics, node_outcome};
 
@@ -79,6 +80,10 @@ pub struct Member {
     /// Calls not answered yet, and debts.
     unsettled: AtomicUsize,
     debts: Mutex<VecDeque<Arc<Command>>>,
+    /// Acquires that it is not sent yet.
+    reserve: Reserve,
+    /// It was told of a release before the acquire came.
+    overtaken: AtomicBool,
     baseline: Mutex<Option<ClockBaseline>>,
     /// Its clock stepped, and it has not voted since. What it answered before it was told apart counts
     /// no more than what told of the step.
@@ -127,6 +132,8 @@ impl Member {
             wake: Notify::new(),
             unsettled: AtomicUsize::new(0),
             debts: Mutex::default(),
+            reserve: Reserve::default(),
+            overtaken: AtomicBool::new(false),
             baseline: Mutex::default(),
             stepped: AtomicBool::new(false),
             first_seen,
@@ -163,16 +170,82 @@ impl Member {
 
     /// Asks for a vote, now. Sent before this returns, or not at all.
     pub fn vote(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
+        self.send_kept(now);
+        self.cast(command, now, to, self.trace(command));
+    }
+
+    fn trace(&self, command: &Command) -> Option<Box<VoteSpan>> {
+        VoteSpan::begin(self.metrics.node(), command.script)
+    }
+
+    fn cast(
+        self: &Arc<Self>,
+        command: &Arc<Command>,
+        now: Instant,
+        to: Option<Seat>,
+        span: Option<Box<VoteSpan>>,
+    ) {
         match &**self.gate.load() {
-            Gate::Open(marker) => self.submit(command, Some(Arc::clone(marker)), now, to),
+            Gate::Open(marker) => self.forward(command, Some(Arc::clone(marker)), now, to, span),
             Gate::Shut(why) => {
                 self.complain(command, why, now);
-                if let Some(span) = VoteSpan::begin(self.metrics.node(), command.script) {
+                if let Some(span) = span {
                     span.end(NODE_OUTCOMES[node_outcome(Err(why))], false);
                 }
                 abstain(to, why);
             }
         }
+    }
+
+    /// Asks for a vote on the acquire of `lease` once that is of use, and never where it is
+    /// [withdrawn](Member::withdraw) before; ahead of all that is asked afterwards but releases. True where
+    /// somebody has to [look](Member::look_after_kept) again now.
+    pub fn vote_if_of_use(
+        self: &Arc<Self>,
+        lease: LeaseId,
+        command: &Arc<Command>,
+        now: Instant,
+        to: Seat,
+    ) -> bool {
+        self.unsettled.fetch_add(1, Ordering::Relaxed);
+        self.reserve.keep(lease, command, now, to, || self.trace(command)).unwrap_or_else(|to| {
+            self.vote(command, now, Some(to));
+            self.unsettled.fetch_sub(1, Ordering::Release);
+            false
+        })
+    }
+
+    /// The acquire of this lease is of no use any more. True where the node was not sent it.
+    pub fn withdraw(&self, lease: &LeaseId) -> bool {
+        let withdrawn = self.reserve.withdraw(lease);
+        if withdrawn {
+            self.unsettled.fetch_sub(1, Ordering::Release);
+        }
+        withdrawn
+    }
+
+    /// The acquire of this lease is of use now.
+    pub fn hurry(self: &Arc<Self>, lease: &LeaseId, now: Instant) {
+        self.reserve.send_one(lease, |kept| self.cast_kept(kept, now));
+    }
+
+    /// Sends the acquires that are of use by now, of those that are kept back.
+    pub fn look_after_kept(self: &Arc<Self>, now: Instant) -> Look {
+        self.reserve.look(now, |kept| self.cast_kept(kept, now))
+    }
+
+    /// Whether some acquire came later than the release of its lease, since this was asked the last time.
+    pub fn was_overtaken(&self) -> bool {
+        self.overtaken.swap(false, Ordering::Relaxed)
+    }
+
+    fn send_kept(self: &Arc<Self>, now: Instant) {
+        self.reserve.send_all(|kept| self.cast_kept(kept, now));
+    }
+
+    fn cast_kept(self: &Arc<Self>, kept: Kept, now: Instant) {
+        self.cast(&kept.command, now, Some(kept.seat), kept.span);
+        self.unsettled.fetch_sub(1, Ordering::Release);
     }
 
     /// Asks for a vote, and waits for it.
@@ -204,7 +277,10 @@ impl Member {
                 return abstain(to, why);
             }
         }
-        self.submit(command, None, now, to);
+        if command.script != Script::Release {
+            self.send_kept(now);
+        }
+        self.forward(command, None, now, to, self.trace(command));
     }
 
     /// Sends what needs no marker, and waits for the answer.
@@ -219,17 +295,17 @@ impl Member {
         !matches!(**self.gate.load(), Gate::Shut(NodeError::Down | NodeError::Refused(_)))
     }
 
-    fn submit(
+    fn forward(
         self: &Arc<Self>,
         command: &Arc<Command>,
         marker: Option<Arc<Marker>>,
         now: Instant,
         to: Option<Seat>,
+        span: Option<Box<VoteSpan>>,
     ) {
         self.unsettled.fetch_add(1, Ordering::Relaxed);
         let watcher: Arc<dyn ReplyWatcher> = Arc::clone(self) as _;
-        let reply = ReplyTo::new(Arc::clone(command), Some(watcher), now, to);
-        let reply = reply.traced(VoteSpan::begin(self.metrics.node(), command.script));
+        let reply = ReplyTo::new(Arc::clone(command), Some(watcher), now, to).traced(span);
         self.node.submit(Call { command: Arc::clone(command), marker, reply });
     }
 
@@ -264,16 +340,16 @@ impl Member {
         let now = self.clock.now();
         for command in &batch {
             // Its answer comes to `answered`, which keeps it as a debt where it fails again.
-            self.submit(command, None, now, None);
+            self.forward(command, None, now, None, None);
         }
         self.unsettled.fetch_sub(batch.len(), Ordering::Release);
     }
 
-    /// Probes the node for ever, moves the gate and pays the debts.
-    pub async fn keep(self: Arc<Self>, changed: Arc<Notify>) {
+    /// Probes the node for ever, moves the gate and pays the debts. Calls `probed` after each probe.
+    pub async fn keep(self: Arc<Self>, probed: impl Fn()) {
         loop {
             self.probe(true).await;
-            changed.notify_waiters();
+            probed();
             self.metrics.connections(self.node.connections());
             self.complaints.catch_up(self.metrics.node(), self.clock.now());
             if self.debts() > 0 && self.is_reachable() {
@@ -488,6 +564,7 @@ impl ReplyWatcher for Member {
                     NodeError::Unmarked => {
                         self.fail(Standing::Quarantined { until: None, reason: "its marker changed" });
                     }
+                    NodeError::Undone => self.overtaken.store(true, Ordering::Relaxed),
                     _ => {}
                 }
                 self.complain(command, why, now);

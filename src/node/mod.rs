@@ -11,6 +11,7 @@ pub mod embedded;
 pub mod member;
 pub mod quarantine;
 pub mod redis;
+pub mod reserve;
 pub mod scripts;
 mod words;
 

@@ -128,8 +128,14 @@ impl Grant {
 
     /// Undoes a lost round: at once where the lease was granted, and at a straggler only once
     /// it turns out to have granted it too; mostly it refuses like the others.
-    fn settle(mut self, ballot: Ballot, mut votes: GrantVotes) {
+    fn settle(mut self, mut ballot: Ballot, mut votes: GrantVotes) {
         self.lost = true;
+        for (i, member) in self.engine.members.iter().enumerate() {
+            if ballot.pending() & (1 << i) != 0 && member.withdraw(&self.lease) {
+                ballot.forget(i);
+                self.nodes &= !(1 << i);
+            }
+        }
         if ballot.is_empty() {
             return;
         }
@@ -201,21 +207,36 @@ impl Engine {
                 (Ballot::new(1), asked)
             }
         };
+        // What an earlier attempt of the request left is told by all nodes.
+        let mut spares = match order {
+            Order::Parallel if ask.request.is_none() && !ask.look_only => self.spares.bits(),
+            _ => 0,
+        };
         for (i, member) in self.members.iter().enumerate() {
-            if asked & (1 << i) == 0 {
-                grant.nodes |= 1 << i;
-                member.vote(&command, started, Some(ballot.seat(i)));
+            let bit = 1 << i;
+            if asked & bit == 0 {
+                grant.nodes |= bit;
+                let seat = ballot.seat(i);
+                if spares & bit == 0 {
+                    member.vote(&command, started, Some(seat));
+                } else {
+                    self.spares.ask(i, lease, &command, started, seat);
+                }
             }
         }
         while !votes.is_decided() {
             let Some((i, answer)) = ballot.next().await else { break };
             votes.take(i, answer, &mut grant);
+            if spares != 0 && votes.needs_more_than(ballot.pending() & !spares) {
+                self.hurry(std::mem::take(&mut spares), &lease);
+            }
         }
         // A tie looks like a lease that is held until the last votes are in. And a retry takes the token
         // that a quorum stores for the one that was reported, whoever answered first.
         let is_open =
             |votes: &GrantVotes| votes.is_in_doubt() || (ask.request.is_some() && votes.is_uneven());
         if is_open(&votes) {
+            self.hurry(spares, &lease);
             let _ = Box::pin(tokio::time::timeout(self.tie_patience(), async {
                 while is_open(&votes) {
                     let Some((i, answer)) = ballot.next().await else { break };
@@ -266,6 +287,15 @@ impl Engine {
             nodes,
             grant,
         }))
+    }
+
+    /// Asks these nodes now, where they were not.
+    fn hurry(&self, spares: u64, lease: &LeaseId) {
+        for (i, member) in self.members.iter().enumerate() {
+            if spares & (1 << i) != 0 {
+                member.hurry(lease, self.clock.now());
+            }
+        }
     }
 
     /// Asks one node after the other, from the primary on, until one votes: the bits of those asked, and
@@ -377,6 +407,11 @@ impl GrantVotes {
                 || self.holdings.iter().any(|h| h.same_request && agreed(h) >= quorum);
         }
         verdict != Verdict::Open
+    }
+
+    /// Whether no quorum grants even if all of these nodes do.
+    fn needs_more_than(&self, nodes: u64) -> bool {
+        self.count.yes + (nodes.count_ones() as usize) < quorum_of(self.count.total)
     }
 
     /// How many nodes named the same lease, at most.

@@ -159,6 +159,12 @@ impl Hub {
             && channels.iter().all(|channel| listened.get(channel).is_some_and(|channel| channel.alone))
     }
 
+    /// Whether somebody here listens to any of these.
+    pub fn is_listened(&self, channels: &[Arc<str>]) -> bool {
+        let listened = self.lock();
+        !listened.is_empty() && channels.iter().any(|channel| listened.contains_key(channel))
+    }
+
     /// A release on these channels has been queued at every node, and what is asked next comes right
     /// behind it: one round trip before the news. Only for whoever is alone: else those who wait at
     /// another server would always come too late.

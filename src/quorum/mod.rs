@@ -15,6 +15,7 @@ mod issue;
 mod list;
 mod read;
 mod release;
+mod spares;
 mod start;
 pub mod tally;
 
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 pub use self::extend::Extension;
 pub use self::grant::{Grant, Order, Refusal, Round, Won};
 use self::hub::Hub;
+use self::spares::Spares;
 pub use self::start::{InitError, InitReport, StartError};
 use self::tally::{Count, quorum_of};
 use crate::clock::Clock;
@@ -86,6 +88,7 @@ pub struct Engine {
     options: EngineOptions,
     board: Arc<Mutex<Board>>,
     hub: Arc<Hub>,
+    spares: Arc<Spares>,
     last_proposed: AtomicU64,
     /// Rounds whose last answers are not there yet and may leave something to do, and held leases.
     settling: AtomicUsize,
@@ -108,6 +111,7 @@ impl Engine {
             })
             .collect();
         let hub = Hub::new(members.clone(), Arc::clone(keys.waiting()));
+        let spares = Arc::new(Spares::of(members.clone(), Arc::clone(&clock)));
         Arc::new(Self {
             members,
             clock,
@@ -116,17 +120,23 @@ impl Engine {
             options,
             board,
             hub,
+            spares,
             last_proposed: AtomicU64::new(0),
             settling: AtomicUsize::new(0),
             changed: Arc::default(),
         })
     }
 
-    /// Spawns the keepers, one a node. They run until the runtime ends.
+    /// Spawns the keepers, one a node, and who looks after the spares. They run until the runtime ends.
     pub fn start(&self) {
         for member in &self.members {
-            tokio::spawn(Arc::clone(member).keep(Arc::clone(&self.changed)));
+            let (spares, changed) = (Arc::clone(&self.spares), Arc::clone(&self.changed));
+            tokio::spawn(Arc::clone(member).keep(move || {
+                spares.choose();
+                changed.notify_waiters();
+            }));
         }
+        tokio::spawn(Arc::clone(&self.spares).look_after());
     }
 
     /// The clock that everything above reads too.
@@ -238,11 +248,15 @@ impl Engine {
         clocks.get(quorum_of(self.total()) - 1).copied()
     }
 
+    /// With fewer answers there is neither a quorum that says the same nor one that does not answer.
+    fn enough(&self) -> usize {
+        let (total, quorum) = (self.total(), quorum_of(self.total()));
+        quorum.min(total + 1 - quorum)
+    }
+
     /// A ballot of all nodes.
     fn ballot(&self) -> Ballot {
-        let (total, quorum) = (self.total(), quorum_of(self.total()));
-        // With fewer answers there is neither a quorum that says the same nor one that does not answer.
-        Ballot::new(quorum.min(total + 1 - quorum))
+        Ballot::new(self.enough())
     }
 
     /// Asks every node for a vote, at once.
@@ -254,10 +268,12 @@ impl Engine {
         ballot
     }
 
-    /// Tells every node something that needs no marker, at once.
-    fn tell(&self, command: &Arc<Command>) -> Ballot {
-        let (mut ballot, now) = (self.ballot(), self.clock.now());
-        for (i, member) in self.members.iter().enumerate() {
+    /// Tells every node something that needs no marker, at once; but not these, which have their answer.
+    fn tell(&self, command: &Arc<Command>, except: u64) -> Ballot {
+        let answered = except.count_ones() as usize;
+        let (mut ballot, now) =
+            (Ballot::new(self.enough().saturating_sub(answered).max(1)), self.clock.now());
+        for (i, member) in self.members.iter().enumerate().filter(|(i, _)| except & (1 << i) == 0) {
             member.tell(command, now, Some(ballot.seat(i)));
         }
         ballot

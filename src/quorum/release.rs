@@ -7,8 +7,22 @@ use tokio::time::Instant;
 use super::Engine;
 use super::tally::{Count, Verdict, quorum_of};
 use crate::domain::{LeaseId, Nodes};
-use crate::node::Settle;
-use crate::node::calls::{self, Claim, Scope, Tag, Tell};
+use crate::node::calls::{self, Claim, Released, Scope, Tag, Tell};
+use crate::node::{Command, Settle};
+
+/// Nodes that were not sent an acquire, in a bit set. They are told of its release all the same unless it is
+/// certain that no other server has extended the lease and given them copies.
+struct Unsent<'a> {
+    engine: &'a Engine,
+    command: &'a Arc<Command>,
+    nodes: u64,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        self.engine.tell_these(self.command, self.nodes);
+    }
+}
 
 impl Engine {
     /// Takes a lease away on every node. `Ok(true)` where a quorum may have held it.
@@ -36,28 +50,48 @@ impl Engine {
         let tag = if ahead { Tag::from_bits(self.clock.random_bits()) } else { Tag::UNKNOWN };
         let tell = if ahead { Tell::Others(tag) } else { Tell::Everybody };
         let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
-        let mut ballot = self.tell(&command);
+        // Where its acquire was kept back it never was.
+        let mut unsent = Unsent { engine: self, command: &command, nodes: self.withdraw(lease) };
+        let free = unsent.nodes.count_ones() as usize;
+        let mut ballot = self.tell(&command, unsent.nodes);
         if ahead {
             self.hub.ring_ahead(channels, tag);
         }
-        let mut count = Count::new(self.total());
-        let quorum = quorum_of(self.total());
-        let mut others = false;
-        while count.yes + count.no < quorum {
-            match ballot.next().await {
-                Some((_, Ok(answer))) if answer.done => {
-                    count.yes += 1;
-                    others |= !answer.rest.is_empty();
-                }
-                Some((_, Ok(_))) => count.no += 1,
-                Some((_, Err(_))) => count.failed += 1,
-                None => return Err(count.nodes()),
+        let (mut count, quorum) = (Count::new(self.total()), quorum_of(self.total()));
+        let (mut others, mut extended) = (false, false);
+        // Those who wait here shall be told of a quorum, unless that takes long.
+        let patience =
+            (free > 0 && self.hub.is_listened(channels)).then(|| self.clock.now() + self.tie_patience());
+        let outcome = loop {
+            if count.yes + count.no >= quorum {
+                break Ok(());
             }
+            let is_free = count.yes + count.no + free >= quorum;
+            let next = match patience {
+                _ if !is_free || count.yes == 0 => ballot.next().await,
+                None => break Ok(()),
+                Some(until) => tokio::time::timeout_at(until, ballot.next()).await.unwrap_or(None),
+            };
+            match next {
+                Some((_, Ok(answer))) => {
+                    let released = Released::read(&answer);
+                    *(if released.held { &mut count.yes } else { &mut count.no }) += 1;
+                    others |= released.others;
+                    extended |= released.extended;
+                }
+                Some((_, Err(_))) => count.failed += 1,
+                None if is_free => break Ok(()),
+                None => break Err(count.nodes()),
+            }
+        };
+        // An extension that was carried is known to one at least of so many that held it.
+        if !extended && count.yes + free >= quorum {
+            unsent.nodes = 0;
         }
         if count.yes > 0 {
             self.hub.released(channels, tag, count.yes >= quorum && !others);
         }
-        Ok(count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
+        outcome.map(|()| count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
     }
 
     /// Takes away what a minority of the nodes was seen to hold of a lease, unless it has a quorum by
@@ -71,7 +105,7 @@ impl Engine {
         // Nobody has this claim, so nodes that hold the lease keep it, and all others refuse it from now on.
         let claim = Claim::from_bits(self.clock.random_bits());
         let command = calls::release(&self.keys, scope, lease, settle, Tell::Nobody, Some(claim));
-        let mut ballot = self.tell(&Arc::new(command));
+        let mut ballot = self.tell(&Arc::new(command), 0);
         let mut count = Count::new(self.total());
         while count.extension_verdict() == Verdict::Open {
             match ballot.next().await {
@@ -88,6 +122,12 @@ impl Engine {
         }
     }
 
+    /// Has no node asked for this lease any more that was not yet: one bit each.
+    fn withdraw(&self, lease: &LeaseId) -> u64 {
+        let members = self.members.iter().enumerate();
+        members.fold(0, |bits, (i, member)| bits | u64::from(member.withdraw(lease)) << i)
+    }
+
     /// Releases without waiting, on the nodes in the bit set; what a node does not confirm is
     /// tried again.
     /// `tell` wakes those who wait: not for a lost round, whose own undo would wake its contender.
@@ -101,12 +141,17 @@ impl Engine {
         claim: Option<Claim>,
     ) {
         let settle = Settle { until, undo: true };
-        let command = calls::release(&self.keys, scope, lease, settle, tell, claim);
-        let command = Arc::new(command);
+        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
+        self.withdraw(lease);
+        self.tell_these(&command, nodes);
+    }
+
+    /// Tells the nodes in the bit set, without waiting.
+    fn tell_these(&self, command: &Arc<Command>, nodes: u64) {
         let now = self.clock.now();
         for (i, member) in self.members.iter().enumerate() {
             if nodes & (1 << i) != 0 {
-                member.tell(&command, now, None);
+                member.tell(command, now, None);
             }
         }
     }

@@ -227,6 +227,8 @@ const BOTH: On<'_> = On::Locks(&["a", "b"]);
 
 /// Granted with the token that was proposed.
 const GRANTED: &str = "1";
+/// Of a release: nobody else listens, and the lease was extended, healed, or tokens issued since.
+const NOT_AS_ACQUIRED: &str = "1 0 1";
 const C: &str = "cccccccccccccccccccccccccccccccc";
 const D: &str = "dddddddddddddddddddddddddddddddd";
 const E: &str = "eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee";
@@ -465,7 +467,7 @@ fn a_token_that_was_issued_while_a_lease_was_held_stays_behind_it() {
     assert_eq!(life(&node), Some(TTL + RETENTION));
     assert!(extend(&node, &LOCK, A, P, "own").starts_with("1 30000"));
     assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {} {A} {{}}]", P + 5));
-    assert_eq!(release(&node, &LOCK, A), "1");
+    assert_eq!(release(&node, &LOCK, A), NOT_AS_ACQUIRED);
     assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 6));
 }
 
@@ -635,7 +637,7 @@ fn issuing_tokens_leaves_a_lease_held() {
     assert_eq!(issue(&node, "a", P), granted(P + 3));
     assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {} {} {A} {{}}]", P + 2, P + 3));
     assert_eq!(issue(&node, "a", MAX), granted(MAX));
-    assert_eq!(release(&node, &LOCK, A), "1");
+    assert_eq!(release(&node, &LOCK, A), NOT_AS_ACQUIRED);
 }
 
 #[test]
@@ -675,7 +677,7 @@ fn what_was_healed_and_released_is_not_brought_back_by_what_comes_late() {
     for on in [LOCK, BOTH, On::Slots(&[3])] {
         let node = node();
         assert_eq!(heal(&node, &on, A, P), "1");
-        assert_eq!(release(&node, &on, A), "1");
+        assert_eq!(release(&node, &on, A), NOT_AS_ACQUIRED);
         // The acquire that was overtaken by all of this, and another healing.
         assert_eq!(acquire(&node, &on, &ASK), "-3");
         assert_eq!(heal_until(&node, &on, A, P, NOW_MS + 20_001), "0");
@@ -749,7 +751,7 @@ fn slots_are_taken_found_by_lease_and_freed() {
     at(&node, 10_000);
     assert_eq!(extend(&node, &slots, A, P, "own"), "1 30000 30000 {} - 4 11");
     assert_eq!(survey(&node), "1 [7 11 4] 20000");
-    assert_eq!(release(&node, &slots, A), "1");
+    assert_eq!(release(&node, &slots, A), NOT_AS_ACQUIRED);
     assert_eq!(survey(&node), "1 [7] 20000");
     assert_eq!(extend(&node, &slots, A, P, "own"), "0");
     at(&node, TTL);
@@ -881,6 +883,28 @@ async fn a_release_wakes_whoever_subscribed_and_no_one_else() {
     drop(second);
     run(&node, Script::Publish, &strings(&["q:lock:a", SEMAPHORE]), &[]);
     assert_eq!(counts(), (2, 2));
+}
+
+#[tokio::test]
+async fn a_release_says_how_many_listen_and_whether_the_lease_is_as_it_was_acquired() {
+    for (on, channel) in [(LOCK, "q:lock:a"), (BOTH, "q:lock:a"), (On::Slots(&[3]), SEMAPHORE)] {
+        let node = node();
+        let extended_and_released = |told: &str| {
+            acquire(&node, &on, &ASK);
+            assert_eq!(release(&node, &on, A), told);
+            acquire(&node, &on, &Ask { lease: B, ..ASK });
+            assert!(extend(&node, &on, B, P, "own").starts_with("1 "));
+            let not_as_acquired = format!("1 {} 1", told.strip_prefix("1 ").unwrap_or("0"));
+            assert_eq!(release(&node, &on, B), not_as_acquired);
+        };
+        extended_and_released("1");
+        let listeners = [listening(&node), listening(&node)];
+        for (connection, _) in &listeners {
+            connection.subscribe("q:waiting".into()).await.unwrap();
+            connection.subscribe(channel.into()).await.unwrap();
+        }
+        extended_and_released("1 2");
+    }
 }
 
 #[tokio::test]

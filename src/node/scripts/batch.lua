@@ -95,6 +95,8 @@ while a <= words do
         after = ZEROS .. ZEROS .. sub(record, 27, 42)
         done = redis.pcall('SET', key, after, 'KEEPTTL').ok
       end
+      -- Nodes that were never asked for it may have got a copy.
+      if done and byte(record, 43) % 32 ~= 1 then replies[count + 1] = {1, 0, 1} end
       if done and heard ~= false and byte(text, 34) ~= 48 then
         if heard == nil and byte(text, 34) ~= 50 then
           heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0

@@ -34,7 +34,12 @@ if heard ~= false then
     local channel, text, at = changed[i], changed[i + 1], changed[i + 2]
     local listen = byte(text, 34) == 50 and redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 2
     if listen > 1 then listen = redis.pcall('PUBLISH', channel, sub(text, 35)) end
-    if not replies[at] and type(listen) == 'number' and listen > 1 then replies[at] = {1, listen} end
+    if type(listen) == 'number' and listen > 1 then
+      local reply = replies[at] or {1}
+      if reply ~= 0 then
+        reply[2], replies[at] = listen, reply
+      end
+    end
   end
 end
 if next(replies, 1) then

@@ -13,7 +13,8 @@
 --               half of what a SET with an end costs
 --   27 FENCE    the highest token known here, 16 digits. Lua's .. and tostring keep only 14 of
 --               them; digits() keeps all. What follows is not there where nothing is known but this
---   43 FLAG     'A' or 'a'; '<' where tokens were issued since: the lease's own is lower
+--   43 FLAG     'A' or 'a' as it was acquired; since it was extended 'E', or '<' where tokens were issued
+--               since: the lease's own is lower
 --   44 TTL      ms, 8 digits    52 LEASE  32 hex digits    84 a space
 --   85 [TOKEN and a space, with '<']   REQUEST and a space   DATA, opaque, to the end
 --               REQUEST is the caller's request id or '-'; once a retry of the request has taken
@@ -32,7 +33,7 @@ end
 local function has_lease(record)
   if #record == 42 and string.find(record, '^%d+$') then return false end
   local flag = byte(record, 43)
-  if byte(record, 84) ~= 32 or flag ~= 65 and flag ~= 97 and flag ~= 60 then error('not a lease record') end
+  if byte(record, 84) ~= 32 or flag % 32 ~= 1 and flag ~= 69 and flag ~= 60 then error('not a lease record') end
   return true
 end
 
@@ -54,7 +55,7 @@ end
 
 -- What follows FENCE; all of it text but the TTL.
 local function lease_part(fence, token, ttl, lease, request, data)
-  local flag, own = 'A', ''
+  local flag, own = 'E', ''
   if token ~= fence then flag, own = '<', token .. ' ' end
   return flag .. string.format('%08d', ttl) .. lease .. ' ' .. own .. request .. ' ' .. data
 end

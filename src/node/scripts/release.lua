@@ -10,8 +10,8 @@
 --         made under, 0 = by the request itself; or '-'. A retry that has taken the lease over
 --         since keeps it (§1.9); under a claim that nobody has, whoever holds it keeps it
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
--- Reply 1 it was held, or a part of it; {1, n} the same, and n > 1 listen; 0 it was not (any more);
---       {0, 1} it is, and stays, as it was claimed otherwise
+-- Reply 1 it was held, or a part of it; {1, n} the same, and n > 1 listen; {1, n, 1} and it was not as it
+--       was acquired; 0 it was not (any more); {0, 1} it is, and stays, as it was claimed otherwise
 
 if op == 82 then
   local mine, tell, claim = sub(text, 2, 33), byte(text, 34) ~= 48, m > 0 and ARGV[a] or '-'
@@ -50,12 +50,13 @@ if op == 82 then
     for i = first, last do redis.pcall('ZREM', index, string.match(keys[i], '%d+$')) end
   end
 
-  local found, held = 0, 0
+  local found, held, fresh = 0, 0, true
   for i = first, last do
     local record = read(i)
     if record and sub(record, 52, 83) == mine then
       found = found + 1
       if record > later then held = held + 1 end
+      fresh = fresh and byte(record, 43) % 32 == 1
       -- Not for the second time.
       if sub(record, 1, 13) ~= ZEROS then
         free(keys[i], record)
@@ -79,6 +80,7 @@ if op == 82 then
     tombstones = ARGV[4] .. 'undone'
     if call('PTTL', tombstones) < TOMBSTONE then store(tombstones, '', TOMBSTONE) end
   end
+  if held > 0 and not fresh then return {1, 0, 1} end
   return held > 0 and 1 or 0
 end
 

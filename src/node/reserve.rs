@@ -1,0 +1,212 @@
+//! Acquires that a node is sent only if they turn out to be of use there.
+//!
+//! A lease rests on a quorum. The nodes beyond it add nothing to one that is given back at once, which
+//! most are; so its acquire is kept back for them until the others may not suffice, or it has been held
+//! for [`KEPT_MAX`]. What is given back before that, such a node never hears of.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Command;
+use super::ballot::{Seat, Stage};
+use crate::domain::LeaseId;
+use crate::telemetry::trace::VoteSpan;
+
+/// Between looks at what is kept back. So a node that hangs, and is asked all the same since nobody
+/// knows it yet, costs two to four of these milliseconds.
+pub const LOOK: Duration = Duration::from_millis(2);
+/// So long a lease rests on a bare quorum.
+const KEPT_MAX: Duration = Duration::from_millis(20);
+/// Acquires kept back for one node; beyond that they are sent at once.
+const LENGTH_MAX: usize = 4096;
+
+/// An acquire that its node has not been sent.
+pub(super) struct Kept {
+    pub(super) command: Arc<Command>,
+    pub(super) seat: Seat,
+    /// Where the request that asks is traced.
+    pub(super) span: Option<Box<VoteSpan>>,
+    lease: LeaseId,
+    since: Instant,
+    /// Another node had answered at the last look, and that was not enough.
+    awaited: bool,
+}
+
+/// What a look at the acquires kept back found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Some are kept back still.
+    pub some: bool,
+    /// Some were sent since their round still waits.
+    pub awaited: bool,
+}
+
+/// The acquires that are kept back for one node, in their order.
+#[derive(Default)]
+pub(super) struct Reserve {
+    /// Whether there are any. Most nodes have none, and then nobody locks.
+    some: AtomicBool,
+    kept: Mutex<VecDeque<Kept>>,
+}
+
+impl Reserve {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unlock(&self, kept: MutexGuard<'_, VecDeque<Kept>>) {
+        self.some.store(!kept.is_empty(), Ordering::Release);
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.some.load(Ordering::Acquire)
+    }
+
+    /// Keeps an acquire back: `Ok` says whether it is the only one. It comes back where there are too many.
+    pub(super) fn keep(
+        &self,
+        lease: LeaseId,
+        command: &Arc<Command>,
+        since: Instant,
+        seat: Seat,
+        trace: impl FnOnce() -> Option<Box<VoteSpan>>,
+    ) -> Result<bool, Seat> {
+        let mut kept = self.lock();
+        if kept.len() >= LENGTH_MAX {
+            return Err(seat);
+        }
+        let only = kept.is_empty();
+        let (command, span) = (Arc::clone(command), trace());
+        kept.push_back(Kept { command, seat, span, lease, since, awaited: false });
+        self.unlock(kept);
+        Ok(only)
+    }
+
+    /// The acquire of this lease is of no use any more. False where it is not kept back: it was sent, or
+    /// never was any.
+    pub(super) fn withdraw(&self, lease: &LeaseId) -> bool {
+        !self.is_empty() && {
+            let mut kept = self.lock();
+            let place = kept.iter().position(|one| one.lease == *lease);
+            let found = place.and_then(|place| kept.remove(place));
+            self.unlock(kept);
+            let withdrawn = found.is_some();
+            if let Some(span) = found.and_then(|one| one.span) {
+                span.end("withdrawn", true);
+            }
+            withdrawn
+        }
+    }
+
+    /// Sends that of this lease now.
+    pub(super) fn send_one(&self, lease: &LeaseId, send: impl FnOnce(Kept)) {
+        if !self.is_empty() {
+            let mut kept = self.lock();
+            let place = kept.iter().position(|one| one.lease == *lease);
+            // Under the lock, here and below: a release that finds none here goes behind its acquire.
+            if let Some(one) = place.and_then(|place| kept.remove(place)) {
+                send(one);
+            }
+            self.unlock(kept);
+        }
+    }
+
+    /// Sends all of them, before something else is.
+    pub(super) fn send_all(&self, send: impl FnMut(Kept)) {
+        if !self.is_empty() {
+            let mut kept = self.lock();
+            kept.drain(..).for_each(send);
+            self.unlock(kept);
+        }
+    }
+
+    /// Sends those whose lease has been held for long, and those whose round has waited for more answers
+    /// since the last look.
+    pub(super) fn look(&self, now: Instant, mut send: impl FnMut(Kept)) -> Look {
+        let mut found = Look::default();
+        if self.is_empty() {
+            return found;
+        }
+        let mut kept = self.lock();
+        let mut i = 0;
+        while let Some(one) = kept.get_mut(i) {
+            let answered = one.seat.stage() == Stage::Answered;
+            if (one.awaited && answered) || now.saturating_duration_since(one.since) >= KEPT_MAX {
+                found.awaited |= answered;
+                kept.remove(i).into_iter().for_each(&mut send);
+            } else {
+                one.awaited = answered;
+                i += 1;
+            }
+        }
+        found.some = !kept.is_empty();
+        self.unlock(kept);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::ballot::Ballot;
+    use crate::node::{Answer, Script};
+
+    fn lease(bits: u128) -> LeaseId {
+        LeaseId::from_bits(bits)
+    }
+
+    /// A round over three nodes, of which the last is kept back.
+    fn begin(reserve: &Reserve, bits: u128, now: Instant) -> (Ballot, Seat) {
+        let mut ballot = Ballot::new(2);
+        let command = Arc::new(Command::new(Script::Acquire));
+        assert!(reserve.keep(lease(bits), &command, now, ballot.seat(2), || None).is_ok());
+        let asked = ballot.seat(0);
+        (ballot, asked)
+    }
+
+    fn sent(reserve: &Reserve, now: Instant) -> (Vec<LeaseId>, Look) {
+        let mut sent = Vec::new();
+        let look = reserve.look(now, |kept| sent.push(kept.lease));
+        (sent, look)
+    }
+
+    #[test]
+    fn what_is_given_back_in_time_is_never_sent() {
+        let (reserve, now) = (Reserve::default(), Instant::now());
+        let _rounds = [begin(&reserve, 1, now), begin(&reserve, 2, now)];
+        assert!(reserve.withdraw(&lease(1)));
+        assert!(!reserve.withdraw(&lease(1)));
+        assert_eq!(sent(&reserve, now), (vec![], Look { some: true, awaited: false }));
+        assert_eq!(sent(&reserve, now + KEPT_MAX), (vec![lease(2)], Look::default()));
+        assert!(!reserve.withdraw(&lease(2)));
+    }
+
+    #[test]
+    fn a_round_that_waits_for_more_than_one_look_gets_its_node_and_a_decided_one_does_not() {
+        let (reserve, now) = (Reserve::default(), Instant::now());
+        let vote = || Ok(Answer { done: true, node_ms: 1, rest: Vec::new() });
+        let ((_ballot, one), (decided, other), _silent) =
+            (begin(&reserve, 1, now), begin(&reserve, 2, now), begin(&reserve, 3, now));
+        one.take(vote());
+        other.take(vote());
+        drop(decided);
+        assert_eq!(sent(&reserve, now), (vec![], Look { some: true, awaited: false }));
+        assert_eq!(sent(&reserve, now), (vec![lease(1)], Look { some: true, awaited: true }));
+        assert_eq!(sent(&reserve, now), (vec![], Look { some: true, awaited: false }));
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_kept_back() {
+        let (reserve, now) = (Reserve::default(), Instant::now());
+        let _rounds: Vec<_> = (0..LENGTH_MAX as u128).map(|i| begin(&reserve, i, now)).collect();
+        let command = Arc::new(Command::new(Script::Acquire));
+        assert!(reserve.keep(lease(u128::MAX), &command, now, Ballot::new(1).seat(0), || None).is_err());
+        let mut count = 0;
+        reserve.send_all(|_| count += 1);
+        assert_eq!((count, reserve.is_empty()), (LENGTH_MAX, true));
+    }
+}

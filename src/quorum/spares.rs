@@ -1,0 +1,326 @@
+//! Which nodes a granting round asks last: the voting ones beyond a quorum.
+//!
+//! They are the same for all names, so that calls have company at the others, and they are the furthest by
+//! time to an answer, so that no node far away holds up what near ones can grant.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::tally::quorum_of;
+use crate::clock::Clock;
+use crate::domain::LeaseId;
+use crate::node::Command;
+use crate::node::ballot::Seat;
+use crate::node::member::Member;
+use crate::node::reserve::LOOK;
+
+/// Nodes whose answers take alike within this, µs, count as equally near: load makes no difference.
+const NEAR_US: u128 = 5_000;
+
+/// So many looks may find rounds that wait for a spare, from one choice to the next: the machine was busy.
+const AWAITED_MAX: usize = 1;
+
+/// How long there are none once a lease was given back through another server before a spare was asked
+/// for it. That then costs the spare more than it saves, and where requests of one client go to several
+/// servers it comes again.
+const ELSEWHERE: Duration = Duration::from_secs(600);
+
+pub(super) struct Spares {
+    members: Vec<Arc<Member>>,
+    clock: Arc<dyn Clock>,
+    /// One bit a node.
+    bits: AtomicU64,
+    /// There is something to look after.
+    some: Notify,
+    /// Looks that found rounds waiting, since they were chosen.
+    awaited: AtomicUsize,
+    /// There are none until then.
+    none_until: Mutex<Option<Instant>>,
+}
+
+impl Spares {
+    pub(super) fn of(members: Vec<Arc<Member>>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            members,
+            clock,
+            bits: AtomicU64::new(0),
+            some: Notify::new(),
+            awaited: AtomicUsize::new(0),
+            none_until: Mutex::default(),
+        }
+    }
+
+    /// One bit a node.
+    pub(super) fn bits(&self) -> u64 {
+        self.bits.load(Ordering::Relaxed)
+    }
+
+    /// Chooses anew, by how the nodes are now.
+    pub(super) fn choose(&self) {
+        self.awaited.store(0, Ordering::Relaxed);
+        let now = self.clock.now();
+        let (members, before) = (self.members.iter().enumerate(), self.bits());
+        let overtaken = members.fold(0, |bits, (i, member)| bits | u64::from(member.was_overtaken()) << i);
+        let mut none_until = self.none_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if overtaken & before != 0 {
+            *none_until = Some(now + ELSEWHERE);
+        }
+        if none_until.is_some_and(|until| now < until) {
+            return self.bits.store(0, Ordering::Relaxed);
+        }
+        let voting = self.members.iter().enumerate().filter(|(_, member)| member.is_voting());
+        let mut by_distance: SmallVec<[(u128, usize); 5]> = voting
+            .map(|(i, member)| (member.latency().map_or(0, |took| took.as_micros() / NEAR_US), i))
+            .collect();
+        by_distance.sort_unstable();
+        let spares = by_distance.iter().skip(quorum_of(self.members.len()));
+        self.bits.store(spares.fold(0, |bits, (_, i)| bits | 1 << i), Ordering::Relaxed);
+    }
+
+    /// Asks a spare for its vote, should that become of use.
+    pub(super) fn ask(&self, i: usize, lease: LeaseId, command: &Arc<Command>, now: Instant, to: Seat) {
+        if self.members[i].vote_if_of_use(lease, command, now, to) {
+            self.some.notify_one();
+        }
+    }
+
+    /// Sends what is kept back from spares for long enough.
+    pub(super) async fn look_after(self: Arc<Self>) {
+        loop {
+            self.some.notified().await;
+            let mut some = true;
+            while some {
+                tokio::time::sleep(LOOK).await;
+                let now = self.clock.now();
+                let looks: SmallVec<[_; 5]> =
+                    self.members.iter().map(|member| member.look_after_kept(now)).collect();
+                some = looks.iter().any(|look| look.some);
+                if looks.iter().any(|look| look.awaited)
+                    && self.awaited.fetch_add(1, Ordering::Relaxed) >= AWAITED_MAX
+                {
+                    // One of the others hangs. Until it is known which one, all are asked at once.
+                    self.bits.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::domain::{LeaseHandle, Name};
+    use crate::node::calls::{Ask, Keys, Renewal, Scope};
+    use crate::node::embedded::EmbeddedNode;
+    use crate::node::{BoxFuture, Call, HintSink, Identity, Node, NodeError, Script};
+    use crate::quorum::{Engine, EngineOptions, Extension, Order, Round};
+
+    /// The wall clock goes with the time that the test has paused.
+    struct Paused(Instant);
+
+    impl Clock for Paused {
+        fn wall_us(&self) -> u64 {
+            1_790_000_000_000_000 + self.0.elapsed().as_micros() as u64
+        }
+
+        fn random_bits(&self) -> u128 {
+            rand::random()
+        }
+
+        fn random_below(&self, bound: u64) -> u64 {
+            rand::random_range(0..bound.max(1))
+        }
+    }
+
+    /// A node that counts what it is sent, and may hang.
+    struct Watched {
+        node: EmbeddedNode,
+        hangs: AtomicBool,
+        hung: Mutex<Vec<Call>>,
+        acquires: AtomicU64,
+    }
+
+    impl Node for Watched {
+        fn submit(&self, call: Call) {
+            if call.command.script == Script::Acquire {
+                self.acquires.fetch_add(1, Ordering::Relaxed);
+            }
+            if self.hangs.load(Ordering::Relaxed) {
+                self.hung.lock().unwrap().push(call);
+            } else {
+                self.node.submit(call);
+            }
+        }
+
+        fn identify(&self) -> BoxFuture<Result<Identity, NodeError>> {
+            self.node.identify()
+        }
+
+        fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
+            self.node.subscribe(channel)
+        }
+
+        fn unsubscribe(&self, channel: &str) {
+            self.node.unsubscribe(channel);
+        }
+
+        fn listen(&self, sink: Arc<dyn HintSink>) {
+            self.node.listen(sink);
+        }
+
+        fn address(&self) -> &str {
+            self.node.address()
+        }
+    }
+
+    /// An API server over nodes of which the last is the spare.
+    struct Api {
+        engine: Arc<Engine>,
+        nodes: Vec<Arc<Watched>>,
+        scope: Scope,
+    }
+
+    impl Api {
+        async fn over(connections: impl Iterator<Item = EmbeddedNode>, clock: &Arc<dyn Clock>) -> Self {
+            let watch = |node| Watched {
+                node,
+                hangs: AtomicBool::new(false),
+                hung: Mutex::default(),
+                acquires: AtomicU64::new(0),
+            };
+            let nodes: Vec<_> = connections.map(|node| Arc::new(watch(node))).collect();
+            let drivers = nodes.iter().map(|node| Arc::clone(node) as Arc<dyn Node>).collect();
+            let engine = Engine::new(drivers, Arc::clone(clock), EngineOptions::default());
+            engine.initialize().await.unwrap();
+            engine.start();
+            while engine.spares.bits() == 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+            let key = Keys::new(&engine.options().key_prefix).lock(&Name::new("a").unwrap());
+            Self { engine, nodes, scope: Scope::Records([key.into()].into_iter().collect()) }
+        }
+
+        /// Two servers over the same three nodes.
+        async fn pair() -> [Self; 2] {
+            let clock: Arc<dyn Clock> = Arc::new(Paused(Instant::now()));
+            let nodes: Vec<_> =
+                (0..3).map(|i| EmbeddedNode::new(&format!("run-{i}"), Arc::clone(&clock))).collect();
+            let other = Self::over(nodes.iter().map(EmbeddedNode::connect), &clock).await;
+            [Self::over(nodes.into_iter(), &clock).await, other]
+        }
+
+        async fn acquire(&self) -> LeaseHandle {
+            let ask = Ask {
+                scope: &self.scope,
+                slots: &[],
+                ttl_ms: 30_000,
+                request: None,
+                data: "{}",
+                look_only: false,
+            };
+            match self.engine.grant(&ask, Order::Parallel).await {
+                Round::Granted(won) => {
+                    won.grant.keep();
+                    won.handle
+                }
+                Round::Refused(refusal) => panic!("{refusal:?}"),
+                Round::NoQuorum(nodes) => panic!("{nodes:?}"),
+            }
+        }
+
+        async fn release(&self, lease: &LeaseHandle) -> bool {
+            self.engine.release(&self.scope, &lease.id).await.unwrap()
+        }
+
+        /// Which nodes hold the lease.
+        fn holders(&self, lease: &LeaseHandle) -> [bool; 3] {
+            let key = &self.scope.channels()[0];
+            let is_held = |node: &Arc<Watched>| {
+                let record = node.node.get_raw(key).unwrap_or_default();
+                !record.starts_with("0000") && record.contains(lease.id.expose())
+            };
+            [0, 1, 2].map(|i| is_held(&self.nodes[i]))
+        }
+
+        fn acquires(&self) -> [u64; 3] {
+            [0, 1, 2].map(|i| self.nodes[i].acquires.load(Ordering::Relaxed))
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_given_back_at_once_never_reaches_the_spare_and_what_is_held_does() {
+        let [api, _] = Api::pair().await;
+        let lease = api.acquire().await;
+        assert_eq!(api.holders(&lease), [true, true, false]);
+        assert!(api.release(&lease).await);
+        tokio::time::sleep(SECOND).await;
+        assert_eq!((api.acquires(), api.holders(&lease)), ([1, 1, 0], [false; 3]));
+
+        let lease = api.acquire().await;
+        tokio::time::sleep(SECOND).await;
+        assert_eq!((api.acquires(), api.holders(&lease)), ([2, 2, 1], [true; 3]));
+        assert!(api.release(&lease).await);
+        assert_eq!(api.holders(&lease), [false; 3]);
+        assert!(api.engine.is_settled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_spare_votes_at_once_where_another_node_refuses() {
+        let [api, _] = Api::pair().await;
+        api.nodes[0].node.command(&["SET", &api.scope.channels()[0], "of somebody else"]).unwrap();
+        let began = Instant::now();
+        let lease = api.acquire().await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert_eq!(api.holders(&lease), [false, true, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_hangs_costs_two_looks_and_then_nothing() {
+        let [api, _] = Api::pair().await;
+        api.nodes[0].hangs.store(true, Ordering::Relaxed);
+        let mut took = Vec::new();
+        for _ in 0..4 {
+            let began = Instant::now();
+            let lease = api.acquire().await;
+            took.push(began.elapsed());
+            assert!(api.release(&lease).await);
+        }
+        assert!(took.iter().all(|took| *took <= 3 * LOOK), "{took:?}");
+        assert_eq!(took.last(), Some(&Duration::ZERO), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_reaches_the_copy_that_another_server_gave_to_the_spare() {
+        let [api, other] = Api::pair().await;
+        let lease = api.acquire().await;
+        let extension = other.engine.extend(&other.scope, lease, Renewal::Own, None, None).await;
+        assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
+        tokio::time::sleep(LOOK).await;
+        assert_eq!((api.acquires(), api.holders(&lease)), ([1, 1, 0], [true; 3]), "it was healed");
+        assert!(api.release(&lease).await);
+        assert_eq!(api.holders(&lease), [false; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_another_server_releases_first_all_nodes_are_asked_from_then_on() {
+        let [api, other] = Api::pair().await;
+        let lease = api.acquire().await;
+        assert!(other.release(&lease).await);
+        tokio::time::sleep(2 * SECOND).await;
+        assert_eq!((api.acquires(), api.holders(&lease)), ([1, 1, 1], [false; 3]));
+        let lease = api.acquire().await;
+        assert_eq!(api.holders(&lease), [true; 3]);
+        tokio::time::sleep(ELSEWHERE + 2 * SECOND).await;
+        let lease = api.acquire().await;
+        assert_eq!(api.holders(&lease), [true, true, false]);
+    }
+}
