@@ -94,9 +94,9 @@ impl Engine {
         outcome.map(|()| count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
     }
 
-    /// Takes away what a minority of the nodes was seen to hold of a lease, unless it has a quorum by
-    /// now: its acquire may have been on its way to the others, and whoever sent it be told that it was
-    /// granted. So they are told to refuse it first, and it goes once it can have no quorum any more.
+    /// Takes away what the nodes were seen to hold of a lease, unless it has a quorum by now: its acquire
+    /// may have been on its way to the others, and whoever sent it be told that it was granted. So they are
+    /// told to refuse it first, and it goes once it can have no quorum any more.
     ///
     /// # Errors
     /// The votes, where too few answered to tell.

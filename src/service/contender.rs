@@ -90,6 +90,8 @@ pub(super) struct Contender<'a> {
     /// For which lease the primary refused the last time, though nobody holds it.
     left_over: Option<LeaseId>,
     slots: Vec<u32>,
+    /// A lease of the same request that no node will grant any more which has not.
+    settled: Option<LeaseId>,
     /// Doubtful refusals in a row.
     doubts: u32,
 }
@@ -123,6 +125,7 @@ impl<'a> Contender<'a> {
             passed_over: 0,
             left_over: None,
             slots: Vec::new(),
+            settled: None,
             doubts: 0,
         }
     }
@@ -490,7 +493,7 @@ impl<'a> Contender<'a> {
 
     /// The caller's own earlier request holds it: the same lease and token come back, with its
     /// time set anew. `None` where only a minority held its remains, which are gone now (§1.9).
-    async fn resume(&self, same: &Holding, refusal: &Refusal) -> Option<Try> {
+    async fn resume(&mut self, same: &Holding, refusal: &Refusal) -> Option<Try> {
         let quorum = quorum_of(self.service.engine.total());
         let held = || refusal.holdings.iter().filter(|holding| holding.lease == same.lease);
         let agreed = |token: Token| held().filter(|holding| holding.token == token).count();
@@ -502,12 +505,19 @@ impl<'a> Contender<'a> {
             None if held().count() + unknown as usize >= quorum && unknown > 0 => {
                 return Some(Try::NoQuorum(refusal.nodes));
             }
-            // All have answered, and a quorum holds it with different tokens: the greatest is
-            // greater than all before it too, and is raised to a quorum now.
-            None if held().count() >= quorum => held().map(|holding| holding.token).max()?,
+            // A quorum holds it with different tokens, and no node will with any of them that does not
+            // by now: the greatest is greater than all before it too, and is raised to a quorum now.
+            None if held().count() >= quorum && self.settled == Some(same.lease) => {
+                held().map(|holding| holding.token).max()?
+            }
+            // Nodes that do not hold it may yet, and so decide which token is reported. They are told to
+            // refuse it, and then looked at again.
             None => {
                 return match self.service.engine.take_back(&self.scope, &same.lease).await {
-                    Ok(()) => None,
+                    Ok(()) => {
+                        self.settled = Some(same.lease);
+                        None
+                    }
                     Err(nodes) => Some(Try::NoQuorum(nodes)),
                 };
             }

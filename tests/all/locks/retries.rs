@@ -1,6 +1,6 @@
 //! `request_id` and `Idempotency-Key`: a retry is safe.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -196,6 +196,41 @@ async fn a_retry_leaves_a_lease_alone_that_gets_its_quorum_after_the_retry_has_l
     assert_eq!((secret(&first), token(&first)), (secret(&second), token(&second)));
     others.iter().for_each(crate::support::proxy::Proxy::heal);
     two.api().extend(&name, &first).await.ok();
+}
+
+/// Two nodes have granted the first attempt with different tokens, and the third, which decides which of the
+/// two is reported, is still to hear of it when the retry looks.
+#[tokio::test]
+async fn a_retry_raises_no_token_while_a_node_may_decide_for_another() {
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let (one, two) = (Server::start(&options.with(&["--node-timeout", "5s"])), cluster.server(&[]).await);
+    one.all_voting().await;
+    let (name, id) = (unique("undecided"), unique("request-id"));
+    two.api().acquire(&name, json!({"ttl_ms": 300_000})).await.ok();
+    eventually("all nodes have it", async || cluster.leases(&name).len() == 3).await;
+    let key = cluster.nodes[2].leases(&name).remove(0);
+    cluster.nodes[0].command::<()>(&["DEL", &key]);
+    let later = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(10);
+    let fence = format!("{}{:016}", "0".repeat(26), later.as_micros());
+    cluster.nodes[1].command::<()>(&["SET", &key, &fence]);
+
+    proxies[1].mute_answers();
+    proxies[2].delay(Duration::from_secs(2));
+    let body = json!({"request_id": id, "ttl_ms": 300_000});
+    let first = {
+        let (api, name, body) = (one.api(), name.clone(), body.clone());
+        tokio::spawn(async move { api.acquire(&name, body).await })
+    };
+    let have_it = async || cluster.nodes[..2].iter().all(|node| !node.leases(&name).is_empty());
+    eventually("two nodes have it", have_it).await;
+    let second = two.api().acquire(&name, body).await.ok();
+    cluster.nodes[2].command::<()>(&["DEL", &key]);
+    let first = first.await.unwrap();
+    if first.status == 200 {
+        assert_eq!((secret(&first.json()), token(&first.json())), (secret(&second), token(&second)));
+    }
+    two.api().extend(&name, &second).await.ok();
 }
 
 /// The client's connection breaks at a random moment and it asks again, at once, elsewhere. The
