@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::Engine;
 use super::tally::{Count, Verdict, quorum_of};
 use crate::domain::{LeaseId, Nodes};
+use crate::node::ballot::Seat;
 use crate::node::calls::{self, Claim, Released, Scope, Tag, Tell};
 use crate::node::{Command, Settle};
 
@@ -20,7 +21,7 @@ struct Unsent<'a> {
 
 impl Drop for Unsent<'_> {
     fn drop(&mut self) {
-        self.engine.tell_these(self.command, self.nodes);
+        self.engine.tell_these(self.command, self.nodes, |_| None);
     }
 }
 
@@ -52,13 +53,13 @@ impl Engine {
         let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
         // Where its acquire was kept back it never was.
         let mut unsent = Unsent { engine: self, command: &command, nodes: self.withdraw(lease) };
-        let free = unsent.nodes.count_ones() as usize;
+        let mut free = unsent.nodes.count_ones() as usize;
         let mut ballot = self.tell(&command, unsent.nodes);
         if ahead {
             self.hub.ring_ahead(channels, tag);
         }
         let (mut count, quorum) = (Count::new(self.total()), quorum_of(self.total()));
-        let (mut others, mut extended) = (false, false);
+        let mut others = false;
         // Those who wait here shall be told of a quorum, unless that takes long.
         let patience =
             (free > 0 && self.hub.is_listened(channels)).then(|| self.clock.now() + self.tie_patience());
@@ -66,9 +67,9 @@ impl Engine {
             if count.yes + count.no >= quorum {
                 break Ok(());
             }
-            let is_free = count.yes + count.no + free >= quorum;
+            let is_free = count.yes + free >= quorum;
             let next = match patience {
-                _ if !is_free || count.yes == 0 => ballot.next().await,
+                _ if !is_free => ballot.next().await,
                 None => break Ok(()),
                 Some(until) => tokio::time::timeout_at(until, ballot.next()).await.unwrap_or(None),
             };
@@ -77,7 +78,12 @@ impl Engine {
                     let released = Released::read(&answer);
                     *(if released.held { &mut count.yes } else { &mut count.no }) += 1;
                     others |= released.others;
-                    extended |= released.extended;
+                    // Another server had to do with it: what the others hold, only they can tell.
+                    if released.extended || !released.held {
+                        free = 0;
+                        let nodes = std::mem::take(&mut unsent.nodes);
+                        self.tell_these(&command, nodes, |i| Some(ballot.seat(i)));
+                    }
                 }
                 Some((_, Err(_))) => count.failed += 1,
                 None if is_free => break Ok(()),
@@ -85,7 +91,7 @@ impl Engine {
             }
         };
         // An extension that was carried is known to one at least of so many that held it.
-        if !extended && count.yes + free >= quorum {
+        if outcome.is_ok() {
             unsent.nodes = 0;
         }
         if count.yes > 0 {
@@ -143,15 +149,15 @@ impl Engine {
         let settle = Settle { until, undo: true };
         let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
         self.withdraw(lease);
-        self.tell_these(&command, nodes);
+        self.tell_these(&command, nodes, |_| None);
     }
 
-    /// Tells the nodes in the bit set, without waiting.
-    fn tell_these(&self, command: &Arc<Command>, nodes: u64) {
+    /// Tells the nodes in the bit set, without waiting: each answers `to` its seat, if it has one.
+    fn tell_these(&self, command: &Arc<Command>, nodes: u64, mut to: impl FnMut(usize) -> Option<Seat>) {
         let now = self.clock.now();
         for (i, member) in self.members.iter().enumerate() {
             if nodes & (1 << i) != 0 {
-                member.tell(command, now, None);
+                member.tell(command, now, to(i));
             }
         }
     }

@@ -180,6 +180,18 @@ mod tests {
         }
     }
 
+    impl Watched {
+        fn hang(&self) {
+            self.hangs.store(true, Ordering::Relaxed);
+        }
+
+        /// Goes on where it hung.
+        fn go_on(&self) {
+            self.hangs.store(false, Ordering::Relaxed);
+            self.hung.lock().unwrap().drain(..).for_each(|call| self.node.submit(call));
+        }
+    }
+
     /// An API server over nodes of which the last is the spare.
     struct Api {
         engine: Arc<Engine>,
@@ -216,7 +228,7 @@ mod tests {
             [Self::over(nodes.into_iter(), &clock).await, other]
         }
 
-        async fn acquire(&self) -> LeaseHandle {
+        async fn round(&self) -> Round {
             let ask = Ask {
                 scope: &self.scope,
                 slots: &[],
@@ -225,7 +237,11 @@ mod tests {
                 data: "{}",
                 look_only: false,
             };
-            match self.engine.grant(&ask, Order::Parallel).await {
+            self.engine.grant(&ask, Order::Parallel).await
+        }
+
+        async fn acquire(&self) -> LeaseHandle {
+            match self.round().await {
                 Round::Granted(won) => {
                     won.grant.keep();
                     won.handle
@@ -237,6 +253,12 @@ mod tests {
 
         async fn release(&self, lease: &LeaseHandle) -> bool {
             self.engine.release(&self.scope, &lease.id).await.unwrap()
+        }
+
+        async fn extend(&self, lease: LeaseHandle) {
+            let extension = self.engine.extend(&self.scope, lease, Renewal::Own, None, None).await;
+            assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
+            tokio::time::sleep(LOOK).await;
         }
 
         /// Which nodes hold the lease.
@@ -286,7 +308,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_node_that_hangs_costs_two_looks_and_then_nothing() {
         let [api, _] = Api::pair().await;
-        api.nodes[0].hangs.store(true, Ordering::Relaxed);
+        api.nodes[0].hang();
         let mut took = Vec::new();
         for _ in 0..4 {
             let began = Instant::now();
@@ -302,12 +324,34 @@ mod tests {
     async fn a_release_reaches_the_copy_that_another_server_gave_to_the_spare() {
         let [api, other] = Api::pair().await;
         let lease = api.acquire().await;
-        let extension = other.engine.extend(&other.scope, lease, Renewal::Own, None, None).await;
-        assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
-        tokio::time::sleep(LOOK).await;
+        other.extend(lease).await;
         assert_eq!((api.acquires(), api.holders(&lease)), ([1, 1, 0], [true; 3]), "it was healed");
         assert!(api.release(&lease).await);
         assert_eq!(api.holders(&lease), [false; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_another_server_extended_is_released_once_a_quorum_says_so() {
+        let [api, other] = Api::pair().await;
+        let lease = api.acquire().await;
+        other.extend(lease).await;
+        api.nodes[1].hang();
+        api.nodes[2].hang();
+        let mut release = std::pin::pin!(api.release(&lease));
+        assert!(tokio::time::timeout(SECOND, &mut release).await.is_err());
+        assert_eq!(api.holders(&lease), [false, true, true]);
+        api.nodes[2].go_on();
+        assert!(release.await);
+        assert_eq!(api.holders(&lease), [false, true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_release_of_what_another_server_released_waits_for_no_node_that_hangs() {
+        let [api, other] = Api::pair().await;
+        let lease = api.acquire().await;
+        assert!(other.release(&lease).await);
+        api.nodes[1].hang();
+        assert_eq!(tokio::time::timeout(SECOND, api.release(&lease)).await, Ok(false));
     }
 
     #[tokio::test(start_paused = true)]
