@@ -83,9 +83,10 @@ impl Ballot {
         self.pending
     }
 
-    /// Node `i` will not be asked after all.
+    /// Node `i` was not asked after all.
     pub fn forget(&mut self, i: usize) {
         self.pending &= !(1 << i);
+        self.shared.lock().arrived.retain(|(place, _)| usize::from(*place) != i);
     }
 
     /// The next answer, whichever node gives it; `None` when all were taken.

@@ -217,11 +217,14 @@ impl Member {
 
     /// The acquire of this lease is of no use any more. True where the node was not sent it.
     pub fn withdraw(&self, lease: &LeaseId) -> bool {
-        let withdrawn = self.reserve.withdraw(lease);
-        if withdrawn {
-            self.unsettled.fetch_sub(1, Ordering::Release);
+        let Some(Kept { seat, span, .. }) = self.reserve.withdraw(lease) else { return false };
+        if let Some(span) = span {
+            span.end("withdrawn", true);
         }
-        withdrawn
+        // Whoever saw the lease at another node may release it while its round still waits.
+        seat.take(Err(NodeError::Undone));
+        self.unsettled.fetch_sub(1, Ordering::Release);
+        true
     }
 
     /// The acquire of this lease is of use now.

@@ -86,20 +86,17 @@ impl Reserve {
         Ok(only)
     }
 
-    /// The acquire of this lease is of no use any more. False where it is not kept back: it was sent, or
+    /// The acquire of this lease is of no use any more. `None` where it is not kept back: it was sent, or
     /// never was any.
-    pub(super) fn withdraw(&self, lease: &LeaseId) -> bool {
-        !self.is_empty() && {
-            let mut kept = self.lock();
-            let place = kept.iter().position(|one| one.lease == *lease);
-            let found = place.and_then(|place| kept.remove(place));
-            self.unlock(kept);
-            let withdrawn = found.is_some();
-            if let Some(span) = found.and_then(|one| one.span) {
-                span.end("withdrawn", true);
-            }
-            withdrawn
+    pub(super) fn withdraw(&self, lease: &LeaseId) -> Option<Kept> {
+        if self.is_empty() {
+            return None;
         }
+        let mut kept = self.lock();
+        let place = kept.iter().position(|one| one.lease == *lease);
+        let found = place.and_then(|place| kept.remove(place));
+        self.unlock(kept);
+        found
     }
 
     /// Sends that of this lease now.
@@ -178,11 +175,11 @@ mod tests {
     fn what_is_given_back_in_time_is_never_sent() {
         let (reserve, now) = (Reserve::default(), Instant::now());
         let _rounds = [begin(&reserve, 1, now), begin(&reserve, 2, now)];
-        assert!(reserve.withdraw(&lease(1)));
-        assert!(!reserve.withdraw(&lease(1)));
+        assert!(reserve.withdraw(&lease(1)).is_some());
+        assert!(reserve.withdraw(&lease(1)).is_none());
         assert_eq!(sent(&reserve, now), (vec![], Look { some: true, awaited: false }));
         assert_eq!(sent(&reserve, now + KEPT_MAX), (vec![lease(2)], Look::default()));
-        assert!(!reserve.withdraw(&lease(2)));
+        assert!(reserve.withdraw(&lease(2)).is_none());
     }
 
     #[test]

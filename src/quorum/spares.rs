@@ -355,6 +355,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_round_ends_whose_lease_is_released_before_the_spare_is_asked() {
+        let [api, _] = Api::pair().await;
+        let key = &api.scope.channels()[0];
+        api.nodes[1].node.command(&["SET", key, "of somebody else"]).unwrap();
+        api.nodes[1].hang();
+        let released = async {
+            tokio::task::yield_now().await;
+            let seen = api.nodes[0].node.get_raw(key).unwrap();
+            let lease = LeaseId::parse(&seen[51..83]).unwrap();
+            assert!(api.engine.release(&api.scope, &lease).await.unwrap());
+            api.nodes[1].go_on();
+        };
+        let both = async { tokio::join!(api.round(), released).0 };
+        let round = tokio::time::timeout(SECOND, both).await;
+        assert!(!matches!(round.expect("the round ends"), Round::Granted(_)));
+        assert_eq!(api.acquires(), [1, 1, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn where_another_server_releases_first_all_nodes_are_asked_from_then_on() {
         let [api, other] = Api::pair().await;
         let lease = api.acquire().await;
