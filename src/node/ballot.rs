@@ -89,6 +89,11 @@ impl Ballot {
         self.shared.lock().arrived.retain(|(place, _)| usize::from(*place) != i);
     }
 
+    /// Whether an answer is there.
+    pub fn has_next(&self) -> bool {
+        !self.shared.lock().arrived.is_empty()
+    }
+
     /// The next answer, whichever node gives it; `None` when all were taken.
     pub async fn next(&mut self) -> Option<(usize, Vote)> {
         if self.pending == 0 {

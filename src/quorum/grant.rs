@@ -225,11 +225,12 @@ impl Engine {
             }
         }
         while !votes.is_decided() {
-            let Some((i, answer)) = ballot.next().await else { break };
-            votes.take(i, answer, &mut grant);
-            if spares != 0 && votes.needs_more_than(ballot.pending() & !spares) {
+            // Not before the answers that are there are known: a lock that is held is refused by all.
+            if spares != 0 && votes.needs_more_than(ballot.pending() & !spares) && !ballot.has_next() {
                 self.hurry(std::mem::take(&mut spares), &lease);
             }
+            let Some((i, answer)) = ballot.next().await else { break };
+            votes.take(i, answer, &mut grant);
         }
         // A tie looks like a lease that is held until the last votes are in. And a retry takes the token
         // that a quorum stores for the one that was reported, whoever answered first.

@@ -374,6 +374,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_spare_is_not_asked_for_what_the_others_refuse() {
+        let [api, other] = Api::pair().await;
+        let lease = api.acquire().await;
+        for asks in [&api, &other] {
+            assert!(matches!(asks.round().await, Round::Refused(refusal) if refusal.held));
+        }
+        assert_eq!((api.acquires(), other.acquires()), ([2, 2, 0], [1, 1, 0]));
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(api.holders(&lease), [true; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn where_another_server_releases_first_all_nodes_are_asked_from_then_on() {
         let [api, other] = Api::pair().await;
         let lease = api.acquire().await;

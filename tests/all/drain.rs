@@ -145,7 +145,9 @@ async fn a_vote_that_comes_after_the_answer_is_undone_before_the_server_ends() {
     let key = &slow.leases("late")[0];
     slow.command::<()>(&["DEL", key]);
     proxies[2].delay(Duration::from_millis(20));
-    one.api().acquire("late", json!({"ttl_ms": 300_000})).await.problem(409, "lock_held");
+    // With a request id all nodes are asked at once.
+    let asked = json!({"ttl_ms": 300_000, "request_id": "late-request"});
+    one.api().acquire("late", asked).await.problem(409, "lock_held");
     one.terminate();
     assert_eq!(one.ended().await.code(), Some(0));
     let record: Option<String> = slow.command(&["GET", key]);
