@@ -217,12 +217,8 @@ impl Member {
 
     /// The acquire of this lease is of no use any more. True where the node was not sent it.
     pub fn withdraw(&self, lease: &LeaseId) -> bool {
-        let Some(Kept { seat, span, .. }) = self.reserve.withdraw(lease) else { return false };
-        if let Some(span) = span {
-            span.end("withdrawn", true);
-        }
-        // Whoever saw the lease at another node may release it while its round still waits.
-        seat.take(Err(NodeError::Undone));
+        let Some(kept) = self.reserve.withdraw(lease) else { return false };
+        kept.withdraw();
         self.unsettled.fetch_sub(1, Ordering::Release);
         true
     }
@@ -247,7 +243,11 @@ impl Member {
     }
 
     fn cast_kept(self: &Arc<Self>, kept: Kept, now: Instant) {
-        self.cast(&kept.command, now, Some(kept.seat), kept.span);
+        if kept.is_stale(now) {
+            kept.withdraw();
+        } else {
+            self.cast(&kept.command, now, Some(kept.seat), kept.span);
+        }
         self.unsettled.fetch_sub(1, Ordering::Release);
     }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Command;
 use super::ballot::{Seat, Stage};
+use super::{Command, NodeError};
 use crate::domain::LeaseId;
 use crate::telemetry::trace::VoteSpan;
 
@@ -21,6 +21,9 @@ use crate::telemetry::trace::VoteSpan;
 pub const LOOK: Duration = Duration::from_millis(2);
 /// So long a lease rests on a bare quorum.
 const KEPT_MAX: Duration = Duration::from_millis(20);
+/// What was kept back for longer is not sent any more: the server was stopped, and the release of the lease
+/// may have gone through another one meanwhile. Less than its tombstone waits.
+const STALE: Duration = Duration::from_secs(10);
 /// Acquires kept back for one node; beyond that they are sent at once.
 const LENGTH_MAX: usize = 4096;
 
@@ -34,6 +37,21 @@ pub(super) struct Kept {
     since: Instant,
     /// Another node had answered at the last look, and that was not enough.
     awaited: bool,
+}
+
+impl Kept {
+    pub(super) fn is_stale(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) > STALE
+    }
+
+    /// It is not sent after all.
+    pub(super) fn withdraw(self) {
+        if let Some(span) = self.span {
+            span.end("withdrawn", true);
+        }
+        // Whoever saw the lease at another node may release it while its round still waits.
+        self.seat.take(Err(NodeError::Undone));
+    }
 }
 
 /// What a look at the acquires kept back found.

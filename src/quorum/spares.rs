@@ -386,6 +386,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_a_server_that_was_stopped_kept_back_is_not_sent_after_all() {
+        let [api, other] = Api::pair().await;
+        let lease = api.acquire().await;
+        assert!(other.release(&lease).await);
+        // Tombstones do not wait that long.
+        tokio::time::advance(100 * SECOND).await;
+        tokio::time::sleep(SECOND).await;
+        assert_eq!((api.acquires(), api.holders(&lease)), ([1, 1, 0], [false; 3]));
+        assert!(api.engine.is_settled());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn where_another_server_releases_first_all_nodes_are_asked_from_then_on() {
         let [api, other] = Api::pair().await;
         let lease = api.acquire().await;
