@@ -16,8 +16,8 @@ use super::{Command, NodeError};
 use crate::domain::LeaseId;
 use crate::telemetry::trace::VoteSpan;
 
-/// Between looks at what is kept back. So a node that hangs, and is asked all the same since nobody
-/// knows it yet, costs two to four of these milliseconds.
+/// Between looks at what is kept back, or a round trip where that is longer. So a node that hangs, and is
+/// asked all the same since nobody knows it yet, costs one to two of these.
 pub const LOOK: Duration = Duration::from_millis(2);
 /// So long a lease rests on a bare quorum.
 const KEPT_MAX: Duration = Duration::from_millis(20);

@@ -95,6 +95,12 @@ pub struct Engine {
     changed: Arc<Notify>,
 }
 
+fn round_trip_of(members: &[Arc<Member>]) -> Duration {
+    let mut known: SmallVec<[Duration; 5]> = members.iter().filter_map(|member| member.latency()).collect();
+    known.sort_unstable();
+    known.get(known.len() / 2).copied().unwrap_or(Duration::from_millis(1))
+}
+
 impl Engine {
     /// An engine over `nodes`; [`Engine::start`] makes it live.
     pub fn new(nodes: Vec<Arc<dyn Node>>, clock: Arc<dyn Clock>, options: EngineOptions) -> Arc<Self> {
@@ -198,10 +204,7 @@ impl Engine {
 
     /// About a round trip to the nodes: the median of their recent answers.
     pub fn round_trip(&self) -> Duration {
-        let mut known: SmallVec<[Duration; 5]> =
-            self.members.iter().filter_map(|member| member.latency()).collect();
-        known.sort_unstable();
-        known.get(known.len() / 2).copied().unwrap_or(Duration::from_millis(1))
+        round_trip_of(&self.members)
     }
 
     /// Releases that some node has not confirmed yet.
