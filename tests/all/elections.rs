@@ -254,6 +254,7 @@ async fn a_node_that_lost_the_lease_gets_it_back_with_what_was_proclaimed_last()
     for _ in 0..10 {
         let name = unique("healed");
         let leadership = call(&api, &name, "campaign", json!({"candidate": "a", "value": "old"})).await.ok();
+        eventually("all nodes have the lease", || async { agree(&copies(&cluster, &name)) }).await;
         set_full(&cluster.nodes[2], true);
         proclaim(&api, &name, &leadership, "new").await.ok();
         set_full(&cluster.nodes[2], false);
