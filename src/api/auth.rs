@@ -13,7 +13,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::problem::Problem;
+use super::problem::{FieldError, Problem};
 use crate::domain::{Name, wrong_toml};
 
 /// What a key may do.
@@ -255,11 +255,18 @@ impl KeyRing {
     /// The key that a request carries.
     ///
     /// # Errors
-    /// `unauthenticated` when it carries none, or one that is not known.
+    /// `unauthenticated` when it carries none, or one that is not known; `invalid_request` when it carries
+    /// two.
     pub(super) fn authenticate(&self, headers: &HeaderMap) -> Result<Arc<Key>, Problem> {
-        let Some(header) = headers.get(AUTHORIZATION) else {
+        let mut given = headers.get_all(AUTHORIZATION).iter();
+        let Some(header) = given.next() else {
             return Err(Problem::unauthenticated("Send the header Authorization: Bearer SECRET."));
         };
+        // A proxy may have checked the other one.
+        if given.next().is_some() {
+            let (field, message) = ("Authorization".into(), "is given twice".into());
+            return Err(Problem::invalid(vec![FieldError { field, message }]));
+        }
         let secret = header.to_str().ok().and_then(|text| {
             let (scheme, secret) = text.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
@@ -267,7 +274,7 @@ impl KeyRing {
         let Some(secret) = secret else {
             return Err(Problem::unauthenticated("The header Authorization must be: Bearer SECRET."));
         };
-        self.find(secret).ok_or_else(|| Problem::unauthenticated("The server does not know this key."))
+        self.find(secret).ok_or_else(Problem::unknown_key)
     }
 }
 
@@ -351,12 +358,31 @@ mod tests {
         let ring = KeyRing::parse(&entry).unwrap();
         assert!(ring.authenticate(&headers(&format!("Bearer {secret}"))).is_ok());
         assert!(ring.authenticate(&headers(&format!("bearer   {secret}"))).is_ok());
-        for bad in ["", "Bearer", "Bearer ", "Basic eDp5", &secret, &format!("Bearer {secret}x")] {
+        let asked = |problem: &Problem| problem.render("r").headers()["www-authenticate"].clone();
+        for bad in ["", "Bearer", "Basic eDp5", &secret] {
             let problem = ring.authenticate(&headers(bad)).unwrap_err();
             assert_eq!(problem.kind(), Kind::Unauthenticated, "{bad}");
-            assert_eq!(problem.render("r").headers()["www-authenticate"], "Bearer");
+            assert_eq!(asked(&problem), r#"Bearer realm="quorate""#, "{bad}");
+        }
+        for unknown in ["Bearer ", &format!("Bearer {secret}x")] {
+            let problem = ring.authenticate(&headers(unknown)).unwrap_err();
+            assert_eq!(problem.kind(), Kind::Unauthenticated, "{unknown}");
+            assert_eq!(asked(&problem), r#"Bearer realm="quorate", error="invalid_token""#, "{unknown}");
         }
         assert!(ring.authenticate(&HeaderMap::new()).is_err());
+        let problem = ring.find(&secret).unwrap().allow(Scope::Lock).unwrap_err();
+        assert_eq!(asked(&problem), r#"Bearer realm="quorate", error="insufficient_scope""#);
+    }
+
+    #[test]
+    fn of_two_keys_in_a_request_neither_is_taken() {
+        let (secret, entry) = new_key("k", &words(&["read"]), &[]).unwrap();
+        let ring = KeyRing::parse(&entry).unwrap();
+        for (first, second) in [(secret.as_str(), "other"), ("other", &secret), (&secret, &secret)] {
+            let mut both = headers(&format!("Bearer {first}"));
+            both.append(AUTHORIZATION, format!("Bearer {second}").parse().unwrap());
+            assert_eq!(ring.authenticate(&both).unwrap_err().kind(), Kind::InvalidRequest);
+        }
     }
 
     #[test]

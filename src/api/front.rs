@@ -385,7 +385,7 @@ mod tests {
         let bearer = format!("Bearer {secret}");
         let (status, headers, body) = ask(app(keys.clone()), Request::get("/fine")).await;
         assert_eq!((status, &body["code"]), (StatusCode::UNAUTHORIZED, &"unauthenticated".into()));
-        assert_eq!(headers["www-authenticate"], "Bearer");
+        assert_eq!(headers["www-authenticate"], r#"Bearer realm="quorate""#);
         let (status, _, _) =
             ask(app(keys.clone()), Request::get("/fine").header("authorization", &bearer)).await;
         assert_eq!(status, 200);

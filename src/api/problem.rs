@@ -20,6 +20,9 @@ use crate::service::{Primitive, ServiceError};
 /// Media type of every answer that is not 2xx.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
+/// What a request without a key is asked for. RFC 6750 demands one parameter at least.
+pub(super) const CHALLENGE: &str = r#"Bearer realm="quorate""#;
+
 const HEAD_TOO_LARGE: &str = "Fewer or shorter headers, or a shorter target, would do.";
 const OVERLOADED: &str =
     "As many clients as configured are being served. Try again, here or at another server.";
@@ -208,6 +211,9 @@ struct More {
     /// The header of that name.
     #[serde(skip)]
     allow: Option<HeaderValue>,
+    /// The header `WWW-Authenticate`.
+    #[serde(skip)]
+    challenge: Option<&'static str>,
 }
 
 /// Every answer that is not 2xx (RFC 9457). Which of the members after `request_id` are present depends on `code`.
@@ -262,14 +268,25 @@ impl Problem {
         Self::invalid(vec![FieldError { field: "body".into(), message }])
     }
 
-    /// No key, or none that the server knows.
+    /// No key. What is asked for is told in the words of RFC 6750 §3, here and below.
     pub fn unauthenticated(detail: &'static str) -> Self {
-        Self::new(Kind::Unauthenticated, detail)
+        Self::challenged(Kind::Unauthenticated, detail.into(), CHALLENGE)
+    }
+
+    /// A key that the server does not know: whoever has it need not try again with it.
+    pub fn unknown_key() -> Self {
+        let detail = "The server does not know this key.".into();
+        Self::challenged(Kind::Unauthenticated, detail, r#"Bearer realm="quorate", error="invalid_token""#)
     }
 
     /// The key does not allow this.
     pub fn forbidden(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Kind::Forbidden, detail)
+        let challenge = r#"Bearer realm="quorate", error="insufficient_scope""#;
+        Self::challenged(Kind::Forbidden, detail.into(), challenge)
+    }
+
+    fn challenged(kind: Kind, detail: Cow<'static, str>, challenge: &'static str) -> Self {
+        Self::with(kind, detail, More { challenge: Some(challenge), ..More::default() })
     }
 
     /// No such route.
@@ -383,8 +400,8 @@ impl Problem {
         if let Some(allow) = &self.0.more.allow {
             headers.insert(ALLOW, allow.clone());
         }
-        if self.0.kind == Kind::Unauthenticated {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        if let Some(challenge) = self.0.more.challenge {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         response
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use utoipa::IntoResponses;
 use utoipa::openapi::{Ref, RefOr, Response};
 
-use super::problem::{Kind, MEDIA_TYPE, example};
+use super::problem::{CHALLENGE, Kind, MEDIA_TYPE, example};
 
 /// Name, description and kinds of each reusable response.
 const RESPONSES: [(&str, &str, &[Kind]); 16] = [
@@ -94,7 +94,7 @@ pub(super) fn responses() -> Value {
         if example.get("retry_after_ms").is_some() {
             headers["Retry-After"] = header_ref("Retry-After");
         }
-        if kinds[0] == Kind::Unauthenticated {
+        if matches!(kinds[0], Kind::Unauthenticated | Kind::Forbidden) {
             headers["WWW-Authenticate"] = header_ref("WWW-Authenticate");
         }
         let response =
@@ -121,8 +121,8 @@ pub(super) fn headers() -> Value {
             "schema": { "type": "integer", "minimum": 0 }, "example": 1,
         },
         "WWW-Authenticate": {
-            "description": "How to authenticate.",
-            "schema": { "type": "string" }, "example": "Bearer",
+            "description": "How to authenticate (RFC 6750): without `error` no key was sent, with `invalid_token` it is not known, with `insufficient_scope` it does not allow this.",
+            "schema": { "type": "string" }, "example": CHALLENGE,
         },
     })
 }

@@ -138,10 +138,38 @@ async fn without_a_key_only_what_probes_and_readers_of_the_docs_need_is_open() {
             let answer = call(&stranger, method, &path, &body).await;
             assert_eq!(answer.status, 401, "{who}: {method} {path}: {}", answer.text());
             answer.problem(401, "unauthenticated");
-            assert!(answer.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer")));
+            assert!(answer.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer ")));
         }
         stranger.get("/v1/nodes").await.problem(401, "unauthenticated");
     }
+}
+
+#[tokio::test]
+async fn whoever_is_refused_is_told_whether_the_key_is_missing_unknown_or_not_enough() {
+    let (_cluster, server, _keys) = keyed().await;
+    let api = server.api();
+    let realm = r#"Bearer realm="quorate""#;
+    for (api, status, error) in [
+        (api.clone(), 401, String::new()),
+        (with(&api, "nobody-secret-0123456789"), 401, r#", error="invalid_token""#.to_owned()),
+        (with(&api, LOCKER), 403, r#", error="insufficient_scope""#.to_owned()),
+        (with(&api, ORDERS), 403, r#", error="insufficient_scope""#.to_owned()),
+    ] {
+        let answer = api.get("/v1/locks/other").await;
+        assert_eq!(answer.status, status, "{}", answer.text());
+        assert_eq!(answer.header("www-authenticate"), Some(format!("{realm}{error}").as_str()));
+    }
+}
+
+#[tokio::test]
+async fn of_two_keys_in_a_request_neither_counts() {
+    let (_cluster, server, _keys) = keyed().await;
+    for (first, second) in [(OWNER, "nobody"), ("nobody", OWNER), (OWNER, OWNER)] {
+        let api = with(&with(&server.api(), first), second);
+        let problem = api.acquire("twice", json!({})).await.problem(400, "invalid_request");
+        assert_eq!(problem["errors"], json!([{"field": "Authorization", "message": "is given twice"}]));
+    }
+    assert_eq!(with(&server.api(), READER).lock("twice").await["held"], false);
 }
 
 #[tokio::test]
