@@ -51,8 +51,13 @@ impl Context<'_> {
     /// The request id of a body field or of the header `Idempotency-Key`, which mean the same.
     pub fn request_id(&self, fields: &mut Fields<'_>) -> Option<RequestId> {
         let in_body = fields.text("request_id", RequestId::new);
-        let Some(header) = self.headers.get(IDEMPOTENCY_KEY) else { return in_body };
-        match request_id_of_header(header) {
+        let mut given = self.headers.get_all(IDEMPOTENCY_KEY).iter();
+        let Some(header) = given.next() else { return in_body };
+        let in_header = match given.next() {
+            None => request_id_of_header(header),
+            Some(_) => Err(Invalid("is given twice".into())),
+        };
+        match in_header {
             Ok(in_header) => match in_body {
                 Some(in_body) if in_body != in_header => {
                     fields.wrong("request_id", "differs from the header Idempotency-Key");
@@ -213,9 +218,9 @@ async fn read_body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<
     if headers.get_all(CONTENT_ENCODING).iter().any(|coding| !is_identity(coding)) {
         return Err(Problem::unsupported_content_coding());
     }
-    match headers.get(CONTENT_TYPE) {
-        Some(declared) if !is_json(declared) => Err(Problem::unsupported_media_type()),
-        _ => Ok(first),
+    match headers.get_all(CONTENT_TYPE).iter().all(is_json) {
+        true => Ok(first),
+        false => Err(Problem::unsupported_media_type()),
     }
 }
 
@@ -365,5 +370,17 @@ mod tests {
         assert_eq!(read(Some("abcdefgh"), r#"{"request_id":"12345678"}"#), Err(Kind::InvalidRequest));
         assert_eq!(read(Some("short"), "{}"), Err(Kind::InvalidRequest));
         assert_eq!(read(Some("spaces in it"), "{}"), Err(Kind::InvalidRequest));
+    }
+
+    #[test]
+    fn of_two_idempotency_keys_neither_is_taken() {
+        let limits = Limits::default();
+        let mut headers = HeaderMap::new();
+        for id in ["abcdefgh", "12345678"] {
+            headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static(id));
+        }
+        let mut fields = Fields::of_body(b"{}");
+        let id = Context { limits: &limits, headers: &headers }.request_id(&mut fields);
+        assert_eq!(fields.finish(Some(id)).unwrap_err().kind(), Kind::InvalidRequest);
     }
 }

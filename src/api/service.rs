@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use utoipa_swagger_ui::Config;
 
 use super::extract::Plain;
+use super::fields::Fields;
 use super::problem::Problem;
 use super::problem_docs::NodeProblems;
 use super::views::NodesView;
@@ -227,6 +228,7 @@ pub(super) async fn get_docs(uri: Uri) -> Result<Response, Problem> {
     static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
         Arc::new(Config::new(["../openapi.json"]).try_it_out_enabled(true).validator_url("none"))
     });
+    Fields::of_query(uri.query()).finish(Some(()))?;
     let path = uri.path().strip_prefix("/docs").unwrap_or_default();
     let file = utoipa_swagger_ui::serve(path.trim_start_matches('/'), Arc::clone(&CONFIG)).ok().flatten();
     let file = file.ok_or_else(Problem::not_found)?;
@@ -265,6 +267,7 @@ mod tests {
             assert!(get_docs(uri).await.is_ok(), "{part}");
         }
         assert!(get_docs(Uri::from_static("/docs/nothing.js")).await.is_err());
+        assert!(get_docs(Uri::from_static("/docs?url=elsewhere")).await.is_err());
     }
 
     #[test]

@@ -351,6 +351,28 @@ async fn a_body_of_another_content_type_is_refused() {
             assert_eq!(answer.status, 415, "{path} as {content_type}: {}", answer.text());
             answer.problem(415, "unsupported_media_type");
         }
+        for types in [["application/json", "text/plain"], ["text/plain", "application/json"]] {
+            let headers = types.map(|content_type| ("content-type", content_type));
+            let answer = api.send("POST", path, &headers, body.to_string().as_bytes()).await;
+            answer.problem(415, "unsupported_media_type");
+        }
+    }
+    deployment.check().await;
+}
+
+#[tokio::test]
+async fn of_two_idempotency_keys_neither_counts() {
+    let deployment = Untouched::start().await;
+    let api = deployment.server.api();
+    for (path, body) in [
+        ("/v1/locks/bad/acquire", json!({})),
+        ("/v1/multilocks/acquire", json!({"names": ["bad", "worse"]})),
+        ("/v1/semaphores/bad/acquire", json!({"limit": 2})),
+        ("/v1/elections/bad/campaign", json!({"candidate": "c"})),
+    ] {
+        let headers = [("idempotency-key", "first-key"), ("idempotency-key", "second-key")];
+        let answer = api.send("POST", path, &headers, body.to_string().as_bytes()).await;
+        blames(&answer, "Idempotency-Key", path);
     }
     deployment.check().await;
 }
@@ -516,6 +538,7 @@ async fn query_parameters_that_nobody_asked_for_are_refused() {
         "/metrics",
         "/openapi.json",
         "/openapi-3.0.json",
+        "/docs",
     ] {
         for query in ["verbose=1", "wait=5", "x", "%00=1", "=1", "ttl_ms=5&x=y"] {
             let answer = api.get(&format!("{path}?{query}")).await;
