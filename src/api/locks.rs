@@ -111,7 +111,7 @@ pub struct LockState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     acquired_at: Option<Timestamp>,
-    /// Requests that wait for it at this server.
+    /// Requests that wait for it at this server, alone or together with other locks.
     #[schema(minimum = 0)]
     waiters: u64,
     /// How the nodes stood.

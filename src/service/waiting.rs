@@ -31,6 +31,8 @@ pub(crate) struct Rooms {
     waiters: AtomicUsize,
     hasher: RandomState,
     shards: [Mutex<HashMap<Arc<str>, Room>>; SHARDS],
+    /// By record, how many wait for it together with others: their rooms are those of the whole set.
+    together: Mutex<HashMap<Box<str>, usize>>,
 }
 
 /// What is waited for in a room.
@@ -109,6 +111,11 @@ pub(crate) struct Ticket {
     board: Arc<NoticeBoard>,
 }
 
+/// The records of a room where several are waited for together. No record has a space in it.
+fn records_of_several(key: &str) -> Option<std::str::Split<'_, char>> {
+    key.contains(' ').then(|| key.split(' '))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics while it holds one of these; if it did, the data is still whole.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -124,6 +131,7 @@ impl Rooms {
             waiters: AtomicUsize::new(0),
             hasher: RandomState::new(),
             shards: Default::default(),
+            together: Mutex::default(),
         })
     }
 
@@ -159,6 +167,10 @@ impl Rooms {
             queue.permits += wish.permits as usize;
             Arc::clone(&queue.board)
         };
+        if let Some(records) = records_of_several(key) {
+            let mut together = lock(&self.together);
+            records.for_each(|record| *together.entry(record.into()).or_default() += 1);
+        }
         metrics().waiters.increment(1.0);
         Ok(Ticket { rooms: Arc::clone(self), key: Arc::clone(key), wish, seat, board })
     }
@@ -169,6 +181,14 @@ impl Rooms {
             return 0;
         }
         self.shard(key).get(key).map_or(0, Room::waiters)
+    }
+
+    /// How many wait for a record, alone or together with others.
+    pub(crate) fn waiting_for(&self, record: &str) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        self.waiting(record) + lock(&self.together).get(record).copied().unwrap_or_default()
     }
 
     /// Who wait under `key` by the same limit.
@@ -278,6 +298,16 @@ impl Drop for Ticket {
             drop(empty);
             next
         };
+        if let Some(records) = records_of_several(&self.key) {
+            let mut together = lock(&self.rooms.together);
+            for record in records {
+                if let Some(waiters) = together.get_mut(record).filter(|waiters| **waiters > 1) {
+                    *waiters -= 1;
+                } else {
+                    together.remove(record);
+                }
+            }
+        }
         if let Some(seat) = next {
             seat.first.store(true, Ordering::Release);
             seat.wake.notify_one();

@@ -183,6 +183,32 @@ async fn a_multilock_waits_for_all_of_its_locks() {
     call(&api, "acquire", &names, json!({"wait_ms": 100})).await.problem(409, "lock_held");
 }
 
+#[tokio::test]
+async fn who_waits_for_several_locks_is_counted_at_each_of_them() {
+    let shared = Shared::nodes(3);
+    let api = shared.api();
+    let names = names("counted", "ab");
+    let held = api.acquire(&names[0], json!({})).await.ok();
+    let waiting = |names: &[String]| {
+        let (api, names) = (shared.api(), names.to_vec());
+        tokio::spawn(async move { call(&api, "acquire", &names, json!({"wait_ms": 60_000})).await })
+    };
+    let (first, second) = (waiting(&names), waiting(&names));
+    let alone = tokio::spawn({
+        let (api, name) = (shared.api(), names[0].clone());
+        async move { api.acquire(&name, json!({"wait_ms": 60_000})).await }
+    });
+    let counts = async || {
+        [number(&api.lock(&names[0]).await, "waiters"), number(&api.lock(&names[1]).await, "waiters")]
+    };
+    eventually("all are counted", async || counts().await == [3, 2]).await;
+    for one in [alone, first, second] {
+        one.abort();
+    }
+    eventually("none is any more", async || counts().await == [0, 0]).await;
+    api.release(&names[0], &held).await.ok();
+}
+
 /// Fifty clients, two servers, random overlapping sets in random order: nobody waits for ever,
 /// and no lock has two holders.
 #[tokio::test]
