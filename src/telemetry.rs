@@ -4,6 +4,7 @@
 //! from the start, so that a rate over a rare event is 0 and not "no data". No
 //! label ever carries a name that a client chose.
 
+pub mod seldom;
 pub mod trace;
 
 use std::sync::LazyLock;

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::auth::{KeyRing, Scope};
 use super::problem::{Kind, Problem};
 use crate::service::Primitive;
+use crate::telemetry::seldom::Seldom;
 use crate::telemetry::trace::RequestSpan;
 use crate::telemetry::{self, Acquisition};
 
@@ -54,6 +55,10 @@ pub(super) struct Route {
     acquires: Option<Primitive>,
     /// By method, as [`method_index`] counts them; made when first needed.
     meters: [OnceLock<Meter>; METHODS.len()],
+    /// Lines of requests for which there was no room.
+    no_room: Seldom,
+    /// Lines of requests that found no quorum.
+    no_quorum: Seldom,
 }
 
 const METHODS: [&str; 9] = ["GET", "POST", "DELETE", "HEAD", "PUT", "PATCH", "OPTIONS", "TRACE", "OTHER"];
@@ -75,7 +80,9 @@ const STATUSES: [u16; 14] = [200, 303, 400, 401, 403, 404, 405, 409, 413, 415, 4
 
 impl Route {
     pub(super) fn new(template: &str, keys: Option<Arc<KeyRing>>, acquires: Option<Primitive>) -> Self {
-        Self { template: template.to_owned(), keys, acquires, meters: Default::default() }
+        let (template, now) = (template.to_owned(), Instant::now());
+        let (no_room, no_quorum) = (Seldom::new(now), Seldom::new(now));
+        Self { template, keys, acquires, meters: Default::default(), no_room, no_quorum }
     }
 
     pub(super) fn template(&self) -> &str {
@@ -219,11 +226,12 @@ impl Answering {
 
     /// One line per request. Contention is an answer, not a failure, and so is "come back later"
     /// of a server that drains: at `info` a busy lock, or thousands of long polls that end at once,
-    /// would flood the log. Neither names nor bodies are logged.
+    /// would flood the log. So would an outage, or a full room, of which each route tells now and then.
+    /// Neither names nor bodies are logged.
     fn log(&self, status: StatusCode, took: Duration, code: &str) {
         let (route, method, id) = (self.route.template.as_str(), METHODS[self.method], self.id());
         macro_rules! line {
-            ($level:ident) => {
+            ($level:ident $(, $more:ident)?) => {
                 tracing::$level!(
                     method,
                     route,
@@ -231,6 +239,7 @@ impl Answering {
                     code,
                     ?took,
                     request_id = id,
+                    $($more,)?
                     "request"
                 )
             };
@@ -238,7 +247,14 @@ impl Answering {
         match status.as_u16() {
             500 => line!(error),
             _ if code == Kind::ShuttingDown.code() => line!(debug),
-            501.. => line!(warn),
+            429 => match self.route.no_room.line(Instant::now()) {
+                Some(suppressed) => line!(info, suppressed),
+                None => line!(debug),
+            },
+            501.. => match self.route.no_quorum.line(Instant::now()) {
+                Some(suppressed) => line!(warn, suppressed),
+                None => line!(debug),
+            },
             409 | ..400 => line!(debug),
             _ => line!(info),
         }

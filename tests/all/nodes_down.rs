@@ -84,6 +84,25 @@ async fn votes_that_fail_are_logged_with_node_and_cause_but_not_each_of_them() {
 }
 
 #[tokio::test]
+async fn an_outage_is_logged_now_and_then_and_not_with_every_request_that_it_fails() {
+    let mut cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    cluster.nodes[0].kill();
+    cluster.nodes[1].kill();
+    eventually("the deaths are seen", || async { api.get("/readyz").await.status == 503 }).await;
+    for _ in 0..200 {
+        api.acquire(&unique("outage"), json!({})).await.problem(503, "quorum_unavailable");
+    }
+    let log = server.log();
+    let lines: Vec<_> =
+        log.lines().filter(|line| line.contains("status=503") && line.contains("/acquire")).collect();
+    // One in ten seconds, see above.
+    assert!((1..=10).contains(&lines.len()), "{log}");
+    assert!(lines.iter().all(|line| line.contains("WARN") && line.contains("suppressed=")), "{log}");
+}
+
+#[tokio::test]
 async fn nodes_that_let_nobody_subscribe_are_told_of_once() {
     let cluster = Cluster::new(3);
     for node in &cluster.nodes {
