@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::domain::Name;
+use crate::domain::{Name, of_connecting};
 
 /// The server's default `max_wait`; a server with a lower one says so.
 const WAIT_CHUNK: Duration = Duration::from_secs(60);
@@ -449,7 +449,7 @@ impl Client {
     ) -> Result<Value, Failure> {
         let unreachable = |cause: reqwest::Error| Failure::Unreachable {
             cut: !cause.is_connect() && !cause.is_timeout(),
-            why: causes(&cause.without_url()),
+            why: of_connecting(&causes(&cause.without_url())),
         };
         let url = self.base.join(path).map_err(|cause| Failure::Usage(cause.to_string()))?;
         let mut request = self.http.request(method, url).timeout(within);

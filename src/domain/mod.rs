@@ -41,6 +41,15 @@ pub(crate) fn wrong_toml(text: &str, cause: &toml::de::Error) -> String {
     format!("line {line}: {}", words.join("…"))
 }
 
+/// Why a connection failed, in words that tell what to do where TLS has but a name for it.
+pub(crate) fn of_connecting(cause: &str) -> String {
+    cause.replace(
+        "Other(OtherError(CaUsedAsEndEntity))",
+        "it is that of an authority (CA:TRUE), which is none for a server: let it sign one, or make one with \
+         basicConstraints=CA:FALSE",
+    )
+}
+
 /// A digest of these texts that depends neither on their order nor on who computes it.
 pub(crate) fn digest_of_set<'a>(texts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     let mut texts: Vec<&str> = texts.into_iter().collect();

@@ -501,6 +501,22 @@ fn https_is_served_with_both_versions_of_http() {
 }
 
 #[test]
+fn a_server_with_the_certificate_of_an_authority_is_refused_in_words_that_help() {
+    let certificates = Certificates::new();
+    let extensions = "subjectAltName=IP:127.0.0.1\nbasicConstraints=critical,CA:TRUE\n";
+    certificates.issue("server", extensions);
+    let server = certificates.server(&[]);
+    let ca = certificates.text("ca.crt");
+    let output = server.ask(&["nodes", "--ca", &ca]);
+    assert_eq!(output.status.code(), Some(70));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("that of an authority (CA:TRUE)") && said.contains("basicConstraints=CA:FALSE"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_changed_certificate_is_shown_to_new_clients_and_a_broken_one_is_not() {
     let certificates = Certificates::new();
     let server = certificates.server(&[]);

@@ -21,6 +21,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::resp::{self, Reply, ScriptBytes};
+use crate::domain::of_connecting;
 use crate::node::{Identity, Script, Value};
 
 /// Where a node is and how to get in.
@@ -73,7 +74,7 @@ impl ConnectError {
 
 impl From<std::io::Error> for ConnectError {
     fn from(error: std::io::Error) -> Self {
-        Self::new(error.to_string())
+        Self::new(of_connecting(&error.to_string()))
     }
 }
 
