@@ -196,7 +196,7 @@ pub struct GetLeader {
     /// Answer as soon as the revision differs from this one, else after `wait_ms`. Opaque: anything that is not the present revision differs from it.
     #[param(max_length = 256, example = "65bfeda25e000-0")]
     after: Option<String>,
-    /// How long to wait for that, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured).
+    /// How long to wait for that, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). Without `after` there is nothing to wait for, and the answer comes at once: the first turn of a loop may send the same `wait_ms` as the others.
     #[param(required = false, minimum = 0, default = 0, example = 5000)]
     wait_ms: u64,
 }

@@ -186,7 +186,7 @@ pub(super) async fn acquire_multilock(
 
 /// Extend a lease of several locks.
 ///
-/// Sets the remaining time of all of them to `ttl_ms`, never adds. If one is lost, the lease is lost, and the others are released; so it is when a name is given that the lease does not cover.
+/// Sets the remaining time of all of them to `ttl_ms`, never adds. If one is lost, the lease is lost, and the others are released; so it is when a name is given that the lease does not cover. One that is left out keeps the time that it has.
 #[utoipa::path(
     post,
     path = "/v1/multilocks/extend",
@@ -204,7 +204,7 @@ pub(super) async fn extend_multilock(
 
 /// Release several locks.
 ///
-/// Idempotent: releasing a lease that is gone says `released: false`.
+/// Idempotent: releasing a lease that is gone says `released: false`. A lock whose name is left out stays held until its time is over.
 #[utoipa::path(
     post,
     path = "/v1/multilocks/release",
