@@ -348,11 +348,17 @@ impl Board {
         }
     }
 
-    /// What `quorate init` has to write: `Err` says what speaks against it.
+    /// Whether no node is marked.
+    pub fn is_unmarked(&self) -> bool {
+        self.markers().next().is_none()
+    }
+
+    /// What `quorate init` has to write, which `founds` where no node was marked when it began: `Err` says
+    /// what speaks against it.
     ///
     /// # Errors
     /// Names the node that cannot be reached, or must not be used.
-    pub fn initialize(&self, now: Instant) -> Result<Vec<Option<MarkerText>>, String> {
+    pub fn initialize(&self, now: Instant, founds: bool) -> Result<Vec<Option<MarkerText>>, String> {
         for (i, verdict) in self.judge(now).iter().enumerate() {
             match &verdict.standing {
                 Standing::Down => return Err(format!("{} cannot be reached", self.addresses[i])),
@@ -365,12 +371,15 @@ impl Board {
         // Markers of another founding: nodes that restarted since. Only time can tell
         // what they have forgotten, so they are left to the quarantine.
         let missing = known.is_none_or(|known| known == founded);
+        // A run that broke off leaves nodes with nothing at all. One that a server has found blank beside
+        // marked ones may have been flushed, and have forgotten who holds what.
+        let is_new = |marker: &str| founds && is_note(marker);
         Ok(self
             .views
             .iter()
             .map(|view| {
                 let seen = view.seen.as_ref()?;
-                (missing && seen.marker.as_deref().is_none_or(is_note)).then(|| MarkerText {
+                (missing && seen.marker.as_deref().is_none_or(is_new)).then(|| MarkerText {
                     run_id: seen.identity.run_id.clone(),
                     deployment: founded.clone(),
                     total: self.total(),
@@ -606,17 +615,22 @@ mod tests {
             blank.saw(i, identity(run_id), None, now, now);
         }
         blank.saw(1, identity("r2"), Some(note(1)), now, now);
-        let marks = blank.initialize(now).unwrap();
+        assert!(blank.is_unmarked());
+        let marks = blank.initialize(now, true).unwrap();
         assert!(marks.iter().all(Option::is_some));
-        // A run that broke off after the first node.
+        // It goes on after the first node, and what a server leaves meanwhile is no hindrance.
         blank.saw(0, identity("r1"), marks[0].as_ref().map(ToString::to_string), now, now);
-        let rest = blank.initialize(now).unwrap();
+        assert!(!blank.is_unmarked());
+        let rest = blank.initialize(now, true).unwrap();
         assert_eq!(rest, vec![None, marks[1].clone(), marks[2].clone()]);
+        // It broke off there: another run cannot know what a server found blank since.
+        let rest = blank.initialize(now, false).unwrap();
+        assert_eq!(rest, vec![None, None, marks[2].clone()]);
 
         let (mut board, now) = marked();
         board.saw(2, identity("r9"), None, now, now);
-        assert_eq!(board.initialize(now), Ok(vec![None, None, None]));
+        assert_eq!(board.initialize(now, false), Ok(vec![None, None, None]));
         board.lost(2);
-        assert!(board.initialize(now).unwrap_err().contains("c:3"));
+        assert!(board.initialize(now, false).unwrap_err().contains("c:3"));
     }
 }

@@ -89,8 +89,9 @@ impl Engine {
         const LOOKS_MAX: usize = 5;
         let mut report =
             InitReport { marked: Vec::new(), left_to_quarantine: Vec::new(), total: self.members.len() };
+        let mut founds = None;
         for _ in 0..LOOKS_MAX {
-            match self.mark_what_is_new(&mut report).await? {
+            match self.mark_what_is_new(&mut founds, &mut report).await? {
                 None => return Ok(report),
                 Some(address) => tracing::debug!(address, "the marker changed since it was looked at"),
             }
@@ -98,8 +99,13 @@ impl Engine {
         Err(InitError::Refused("somebody keeps changing the markers".to_owned()))
     }
 
-    /// Looks and marks, once; the address of a node where something else was stored by then.
-    async fn mark_what_is_new(&self, report: &mut InitReport) -> Result<Option<String>, InitError> {
+    /// Looks and marks, once; the address of a node where something else was stored by then. The first look
+    /// says whether the deployment is founded now.
+    async fn mark_what_is_new(
+        &self,
+        founds: &mut Option<bool>,
+        report: &mut InitReport,
+    ) -> Result<Option<String>, InitError> {
         self.probe_all().await;
         if let Some(member) = self.members.iter().find(|member| member.standing() == Standing::Down) {
             let why = member.trouble().unwrap_or_else(|| "no answer".to_owned());
@@ -109,7 +115,8 @@ impl Engine {
             let board = self.board.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let now = self.clock.now();
             let seen: Vec<_> = (0..self.total()).map(|i| board.marker(i).map(str::to_owned)).collect();
-            (board.initialize(now).map_err(InitError::Refused)?, seen, board.judge(now))
+            let founds = *founds.get_or_insert_with(|| board.is_unmarked());
+            (board.initialize(now, founds).map_err(InitError::Refused)?, seen, board.judge(now))
         };
         report.left_to_quarantine.clear();
         let mut changed = None;

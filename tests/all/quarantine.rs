@@ -238,6 +238,26 @@ async fn init_does_not_spare_a_node_that_restarted_its_quarantine() {
     is_quarantined_and_then_votes(&server, 0, lost_at).await;
 }
 
+/// A flush changes no run id, so these nodes still look like those that were founded together.
+#[tokio::test]
+async fn init_does_not_spare_a_node_that_was_flushed_its_quarantine() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let flushed = &cluster.nodes[0];
+    flushed.command::<()>(&["FLUSHALL"]);
+    eventually("the server has found it blank", || async {
+        flushed.command::<Option<String>>(&["GET", "quorate:node"]).is_some()
+    })
+    .await;
+    let output = init(&cluster.urls(), &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.starts_with(&format!("left redis://127.0.0.1:{} ", flushed.port())), "{told}");
+    let marker: String = flushed.command(&["GET", "quorate:node"]);
+    assert!(marker.starts_with("blank "), "{marker}");
+    assert_ne!(node(&server.api(), 0).await["state"], "voting");
+}
+
 /// Asserts that `serve` and `init` end with an error that names one of these nodes.
 fn refused(urls: &[String], named: &[&Redis], why: &[&str]) {
     let names = |text: &str| named.iter().any(|node| text.contains(&node.port().to_string()));
