@@ -65,6 +65,27 @@ async fn a_node_that_restarts_empty_abstains_for_the_longest_ttl() {
     is_quarantined_and_then_votes(&server, 1, lost_at).await;
 }
 
+/// As the operations page has it: the next one restarts when the last one has the leases, too.
+#[tokio::test]
+async fn a_lease_that_is_extended_in_between_outlives_restarts_of_most_nodes() {
+    let mut cluster = Cluster::with(3, &RedisOptions::default(), &[]);
+    let server = cluster.server(&["--max-ttl", "4s"]).await;
+    let (api, name) = (server.api(), unique("rolled"));
+    let path = format!("/v1/locks/{name}");
+    let held = api.stream("POST", &format!("{path}/hold"), json!({"ttl_ms": 4_000})).await.ok();
+    let mut held = held.unwrap();
+    let lease = held.expect("acquired").await;
+    for i in 0..2 {
+        cluster.nodes[i].kill();
+        cluster.nodes[i].restart();
+        becomes(&api, i, "voting").await;
+        eventually("it has the lease", || async { cluster.nodes[i].leases(&name).len() == 1 }).await;
+    }
+    held.expect("extended").await;
+    let seen = api.get(&path).await.ok();
+    assert_eq!((&seen["held"], &seen["fencing_token"]), (&json!(true), &lease["fencing_token"]));
+}
+
 #[tokio::test]
 async fn a_node_that_was_flushed_abstains_for_the_longest_ttl() {
     let (cluster, server) = marked().await;
