@@ -13,7 +13,7 @@ use super::tally::{Count, Verdict};
 use crate::domain::{Edition, LeaseHandle, LeaseId, Nodes, drift_ms};
 use crate::node::Command;
 use crate::node::ballot::{Ballot, Vote};
-use crate::node::calls::{self, Claim, Extended, Renewal, Scope, Tell};
+use crate::node::calls::{self, Claim, Extended, Renewal, Scope};
 
 /// How long a reader waits at most for what it has read to reach a quorum.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
@@ -78,7 +78,7 @@ impl Engine {
                 // What a minority still holds would only be in the way. But a retry may be refused what it
                 // claims because its attempt was granted it with another token.
                 if claim.is_none() {
-                    self.undo_everywhere(scope, &handle.id, Tell::Everybody);
+                    self.undo_everywhere(scope, &handle.id);
                 }
                 Extension::Lost(nodes)
             }

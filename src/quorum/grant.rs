@@ -280,7 +280,7 @@ impl Engine {
         };
         let nodes = votes.count.nodes();
         if ask.request.is_some() {
-            self.undo_remains(ask.scope, token, votes, ballot);
+            self.undo_remains(ask.scope, votes, ballot);
         }
         Round::Granted(Box::new(Won {
             handle: LeaseHandle { id: lease, token },
@@ -327,23 +327,33 @@ impl Engine {
         (asked, false)
     }
 
-    /// Takes back what an earlier attempt of the same request left at a minority of the nodes, also
-    /// where that answers late (§1.9). Nobody holds it: a quorum has just granted another lease. But by
-    /// the time of a late answer that may be gone, and a retry have the next, which has a greater token.
-    fn undo_remains(self: &Arc<Self>, scope: &Scope, token: Token, votes: GrantVotes, ballot: Ballot) {
-        let undo = {
-            let (engine, scope) = (Arc::clone(self), scope.clone());
-            move |holding: Holding| {
-                if holding.same_request && holding.token < token {
-                    engine.undo_everywhere(&scope, &holding.lease, Tell::Nobody);
+    /// Takes back what other attempts of the same request left at a minority of the nodes, also where that
+    /// answers late (§1.9). A quorum has just granted another lease, but that says nothing of what they may
+    /// get once it is over: they may be on their way still, and be granted, and be told so, before what is
+    /// sent here arrives. So each goes in two steps.
+    fn undo_remains(self: &Arc<Self>, scope: &Scope, votes: GrantVotes, mut ballot: Ballot) {
+        let is_remains = |holding: &Holding| holding.same_request;
+        if ballot.is_empty() && !votes.holdings.iter().any(is_remains) {
+            return;
+        }
+        let (engine, scope, underway) = (Arc::clone(self), scope.clone(), self.underway());
+        tokio::spawn(async move {
+            let mut seen: SmallVec<[LeaseId; 1]> = SmallVec::new();
+            let mut named = votes.holdings;
+            loop {
+                for Holding { lease, .. } in named.drain(..).filter(is_remains) {
+                    if !seen.contains(&lease) {
+                        seen.push(lease);
+                        // Where too few answer to tell, it ends by itself or is found by the next attempt.
+                        let _ = engine.take_back(&scope, &lease).await;
+                    }
+                }
+                let Some((_, answer)) = ballot.next().await else { break };
+                if let Ok(GrantVote::Held(holding)) = answer.and_then(GrantVote::read) {
+                    named.extend(holding);
                 }
             }
-        };
-        votes.holdings.into_iter().for_each(&undo);
-        self.take_late(ballot, move |_, answer| {
-            if let Ok(GrantVote::Held(Some(holding))) = answer.and_then(GrantVote::read) {
-                undo(holding);
-            }
+            drop(underway);
         });
     }
 
@@ -457,7 +467,60 @@ impl GrantVotes {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use super::*;
+    use crate::node::Script;
+    use crate::quorum::fixture::Api;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    fn won(round: Round) -> LeaseHandle {
+        let Round::Granted(won) = round else { panic!("not granted") };
+        won.grant.keep();
+        won.handle
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_looked_like_remains_is_left_alone_once_it_is_granted() {
+        let [api, other] = Api::pair().await;
+        other.nodes[0].hang();
+        other.nodes[2].hang();
+        let mut attempt = pin!(other.round_of(Some("request"), 30_000));
+        assert!(tokio::time::timeout(MILLISECOND, &mut attempt).await.is_err());
+        // Another attempt of the request gets the other nodes, and what it has seen at the second node is
+        // taken back there when its own lease is over and the first attempt granted.
+        api.nodes.iter().for_each(|node| node.hang_with(Script::Release));
+        won(api.round_of(Some("request"), 100).await);
+        tokio::time::sleep(200 * MILLISECOND).await;
+        other.nodes.iter().for_each(|node| node.go_on());
+        let lease = won(attempt.await);
+        api.nodes.iter().for_each(|node| node.go_on());
+        tokio::time::sleep(MILLISECOND).await;
+        assert_eq!(other.holders(&lease), [true; 3]);
+        other.extend(lease).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn remains_of_an_attempt_that_began_later_are_taken_back_too() {
+        let [api, other] = Api::pair().await;
+        api.nodes.iter().for_each(|node| node.hang());
+        let mut attempt = pin!(api.round_of(Some("request"), 30_000));
+        assert!(tokio::time::timeout(MILLISECOND, &mut attempt).await.is_err());
+        other.nodes[0].hang();
+        other.nodes[2].hang();
+        let mut later = pin!(other.round_of(Some("request"), 30_000));
+        assert!(tokio::time::timeout(MILLISECOND, &mut later).await.is_err());
+        assert!(other.is_held_at(1));
+        // Whoever made that attempt dies.
+        other.nodes.iter().for_each(|node| node.hang());
+        api.nodes.iter().for_each(|node| node.go_on());
+        let lease = won(attempt.await);
+        tokio::time::sleep(MILLISECOND).await;
+        assert_eq!(api.holders(&lease), [true, false, true]);
+        assert!(!api.is_held_at(1));
+        assert!(api.engine.is_settled());
+    }
 
     /// Of four nodes, two have named the lease `holder` and one has granted; the fourth is out.
     fn votes(holders: [u128; 2]) -> GrantVotes {

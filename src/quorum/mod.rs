@@ -9,6 +9,8 @@
 //! `list`, `issue`. What the votes of one mean is in [`tally`], who waits for news of a key in [`hub`].
 
 mod extend;
+#[cfg(test)]
+mod fixture;
 mod grant;
 pub mod hub;
 mod issue;

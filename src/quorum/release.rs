@@ -163,8 +163,8 @@ impl Engine {
     }
 
     /// Takes a lease away that may be stored at any node, whoever it was granted to.
-    pub(super) fn undo_everywhere(self: &Arc<Self>, scope: &Scope, lease: &LeaseId, tell: Tell) {
+    pub(super) fn undo_everywhere(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) {
         let until = self.settle_until(self.options.max_ttl_ms);
-        self.undo(scope, lease, u64::MAX, until, tell, None);
+        self.undo(scope, lease, u64::MAX, until, Tell::Everybody, None);
     }
 }

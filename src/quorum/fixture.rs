@@ -1,0 +1,192 @@
+//! What tests of single rounds run on: two API servers over three embedded nodes, whose calls a test can
+//! hold up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::time::Instant;
+
+use super::{Engine, EngineOptions, Extension, Order, Round};
+use crate::clock::Clock;
+use crate::domain::{LeaseHandle, Name};
+use crate::node::calls::{Ask, Keys, Renewal, Scope};
+use crate::node::embedded::EmbeddedNode;
+use crate::node::reserve::LOOK;
+use crate::node::{BoxFuture, Call, HintSink, Identity, Node, NodeError, Script};
+
+/// The wall clock goes with the time that the test has paused.
+struct Paused(Instant);
+
+impl Clock for Paused {
+    fn wall_us(&self) -> u64 {
+        1_790_000_000_000_000 + self.0.elapsed().as_micros() as u64
+    }
+
+    fn random_bits(&self) -> u128 {
+        rand::random()
+    }
+
+    fn random_below(&self, bound: u64) -> u64 {
+        rand::random_range(0..bound.max(1))
+    }
+}
+
+/// Which calls a node does not get to.
+#[derive(Clone, Copy)]
+enum Hangs {
+    Never,
+    With(Script),
+    Always,
+}
+
+/// A connection to a node that counts what it is sent, and may hang.
+pub(super) struct Watched {
+    pub(super) node: EmbeddedNode,
+    hangs: Mutex<Hangs>,
+    hung: Mutex<Vec<Call>>,
+    acquires: AtomicU64,
+}
+
+impl Node for Watched {
+    fn submit(&self, call: Call) {
+        if call.command.script == Script::Acquire {
+            self.acquires.fetch_add(1, Ordering::Relaxed);
+        }
+        let hangs = match *self.hangs.lock().unwrap() {
+            Hangs::Never => false,
+            Hangs::With(script) => call.command.script == script,
+            Hangs::Always => true,
+        };
+        if hangs {
+            self.hung.lock().unwrap().push(call);
+        } else {
+            self.node.submit(call);
+        }
+    }
+
+    fn identify(&self) -> BoxFuture<Result<Identity, NodeError>> {
+        self.node.identify()
+    }
+
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
+        self.node.subscribe(channel)
+    }
+
+    fn unsubscribe(&self, channel: &str) {
+        self.node.unsubscribe(channel);
+    }
+
+    fn listen(&self, sink: Arc<dyn HintSink>) {
+        self.node.listen(sink);
+    }
+
+    fn address(&self) -> &str {
+        self.node.address()
+    }
+}
+
+impl Watched {
+    pub(super) fn hang(&self) {
+        *self.hangs.lock().unwrap() = Hangs::Always;
+    }
+
+    /// Only with calls of this kind.
+    pub(super) fn hang_with(&self, script: Script) {
+        *self.hangs.lock().unwrap() = Hangs::With(script);
+    }
+
+    /// Goes on where it hung.
+    pub(super) fn go_on(&self) {
+        *self.hangs.lock().unwrap() = Hangs::Never;
+        self.hung.lock().unwrap().drain(..).for_each(|call| self.node.submit(call));
+    }
+}
+
+/// An API server over nodes of which the last is the spare.
+pub(super) struct Api {
+    pub(super) engine: Arc<Engine>,
+    pub(super) nodes: Vec<Arc<Watched>>,
+    pub(super) scope: Scope,
+}
+
+impl Api {
+    async fn over(connections: impl Iterator<Item = EmbeddedNode>, clock: &Arc<dyn Clock>) -> Self {
+        let watch = |node| Watched {
+            node,
+            hangs: Mutex::new(Hangs::Never),
+            hung: Mutex::default(),
+            acquires: AtomicU64::new(0),
+        };
+        let nodes: Vec<_> = connections.map(|node| Arc::new(watch(node))).collect();
+        let drivers = nodes.iter().map(|node| Arc::clone(node) as Arc<dyn Node>).collect();
+        let engine = Engine::new(drivers, Arc::clone(clock), EngineOptions::default());
+        engine.initialize().await.unwrap();
+        engine.start();
+        while engine.spares.bits() == 0 {
+            tokio::time::sleep(LOOK).await;
+        }
+        let key = Keys::new(&engine.options().key_prefix).lock(&Name::new("a").unwrap());
+        Self { engine, nodes, scope: Scope::Records([key.into()].into_iter().collect()) }
+    }
+
+    /// Two servers over the same three nodes.
+    pub(super) async fn pair() -> [Self; 2] {
+        let clock: Arc<dyn Clock> = Arc::new(Paused(Instant::now()));
+        let nodes: Vec<_> =
+            (0..3).map(|i| EmbeddedNode::new(&format!("run-{i}"), Arc::clone(&clock))).collect();
+        let other = Self::over(nodes.iter().map(EmbeddedNode::connect), &clock).await;
+        [Self::over(nodes.into_iter(), &clock).await, other]
+    }
+
+    pub(super) async fn round(&self) -> Round {
+        self.round_of(None, 30_000).await
+    }
+
+    /// One attempt of this request.
+    pub(super) async fn round_of(&self, request: Option<&str>, ttl_ms: u64) -> Round {
+        let scope = &self.scope;
+        let ask = Ask { scope, slots: &[], ttl_ms, request, data: "{}", look_only: false };
+        self.engine.grant(&ask, Order::Parallel).await
+    }
+
+    pub(super) async fn acquire(&self) -> LeaseHandle {
+        match self.round().await {
+            Round::Granted(won) => {
+                won.grant.keep();
+                won.handle
+            }
+            Round::Refused(refusal) => panic!("{refusal:?}"),
+            Round::NoQuorum(nodes) => panic!("{nodes:?}"),
+        }
+    }
+
+    pub(super) async fn release(&self, lease: &LeaseHandle) -> bool {
+        self.engine.release(&self.scope, &lease.id).await.unwrap()
+    }
+
+    pub(super) async fn extend(&self, lease: LeaseHandle) {
+        let extension = self.engine.extend(&self.scope, lease, Renewal::Own, None, None).await;
+        assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
+        tokio::time::sleep(LOOK).await;
+    }
+
+    /// Which nodes hold the lease.
+    pub(super) fn holders(&self, lease: &LeaseHandle) -> [bool; 3] {
+        let key = &self.scope.channels()[0];
+        let is_held = |node: &Arc<Watched>| {
+            let record = node.node.get_raw(key).unwrap_or_default();
+            !record.starts_with("0000") && record.contains(lease.id.expose())
+        };
+        [0, 1, 2].map(|i| is_held(&self.nodes[i]))
+    }
+
+    /// Whether this node holds any lease.
+    pub(super) fn is_held_at(&self, i: usize) -> bool {
+        let record = self.nodes[i].node.get_raw(&self.scope.channels()[0]);
+        record.is_some_and(|record| !record.starts_with("0000"))
+    }
+
+    pub(super) fn acquires(&self) -> [u64; 3] {
+        [0, 1, 2].map(|i| self.nodes[i].acquires.load(Ordering::Relaxed))
+    }
+}
