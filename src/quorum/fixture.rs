@@ -40,8 +40,8 @@ enum Hangs {
 }
 
 /// A connection to a node that counts what it is sent, and may hang.
-pub(super) struct Watched {
-    pub(super) node: EmbeddedNode,
+pub(crate) struct Watched {
+    pub(crate) node: EmbeddedNode,
     hangs: Mutex<Hangs>,
     hung: Mutex<Vec<Call>>,
     acquires: AtomicU64,
@@ -86,27 +86,32 @@ impl Node for Watched {
 }
 
 impl Watched {
-    pub(super) fn hang(&self) {
+    pub(crate) fn hang(&self) {
         *self.hangs.lock().unwrap() = Hangs::Always;
     }
 
     /// Only with calls of this kind.
-    pub(super) fn hang_with(&self, script: Script) {
+    pub(crate) fn hang_with(&self, script: Script) {
         *self.hangs.lock().unwrap() = Hangs::With(script);
     }
 
+    /// Goes on with what comes from now on.
+    pub(crate) fn go_on_from_now(&self) {
+        *self.hangs.lock().unwrap() = Hangs::Never;
+    }
+
     /// Goes on where it hung.
-    pub(super) fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         *self.hangs.lock().unwrap() = Hangs::Never;
         self.hung.lock().unwrap().drain(..).for_each(|call| self.node.submit(call));
     }
 }
 
 /// An API server over nodes of which the last is the spare.
-pub(super) struct Api {
-    pub(super) engine: Arc<Engine>,
-    pub(super) nodes: Vec<Arc<Watched>>,
-    pub(super) scope: Scope,
+pub(crate) struct Api {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) nodes: Vec<Arc<Watched>>,
+    pub(crate) scope: Scope,
 }
 
 impl Api {
@@ -130,7 +135,7 @@ impl Api {
     }
 
     /// Two servers over the same three nodes.
-    pub(super) async fn pair() -> [Self; 2] {
+    pub(crate) async fn pair() -> [Self; 2] {
         let clock: Arc<dyn Clock> = Arc::new(Paused(Instant::now()));
         let nodes: Vec<_> =
             (0..3).map(|i| EmbeddedNode::new(&format!("run-{i}"), Arc::clone(&clock))).collect();
@@ -138,18 +143,28 @@ impl Api {
         [Self::over(nodes.into_iter(), &clock).await, other]
     }
 
-    pub(super) async fn round(&self) -> Round {
+    pub(crate) async fn round(&self) -> Round {
         self.round_of(None, 30_000).await
     }
 
     /// One attempt of this request.
-    pub(super) async fn round_of(&self, request: Option<&str>, ttl_ms: u64) -> Round {
-        let scope = &self.scope;
-        let ask = Ask { scope, slots: &[], ttl_ms, request, data: "{}", look_only: false };
+    pub(crate) async fn round_of(&self, request: Option<&str>, ttl_ms: u64) -> Round {
+        self.round_for(&self.scope, &[], request, ttl_ms).await
+    }
+
+    /// One for these slots of a semaphore. A request asks all nodes at once.
+    pub(crate) async fn round_for(
+        &self,
+        scope: &Scope,
+        slots: &[u32],
+        request: Option<&str>,
+        ttl_ms: u64,
+    ) -> Round {
+        let ask = Ask { scope, slots, ttl_ms, request, data: "{}", look_only: false };
         self.engine.grant(&ask, Order::Parallel).await
     }
 
-    pub(super) async fn acquire(&self) -> LeaseHandle {
+    pub(crate) async fn acquire(&self) -> LeaseHandle {
         match self.round().await {
             Round::Granted(won) => {
                 won.grant.keep();
@@ -160,18 +175,18 @@ impl Api {
         }
     }
 
-    pub(super) async fn release(&self, lease: &LeaseHandle) -> bool {
+    pub(crate) async fn release(&self, lease: &LeaseHandle) -> bool {
         self.engine.release(&self.scope, &lease.id).await.unwrap()
     }
 
-    pub(super) async fn extend(&self, lease: LeaseHandle) {
+    pub(crate) async fn extend(&self, lease: LeaseHandle) {
         let extension = self.engine.extend(&self.scope, lease, Renewal::Own, None, None).await;
         assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
         tokio::time::sleep(LOOK).await;
     }
 
     /// Which nodes hold the lease.
-    pub(super) fn holders(&self, lease: &LeaseHandle) -> [bool; 3] {
+    pub(crate) fn holders(&self, lease: &LeaseHandle) -> [bool; 3] {
         let key = &self.scope.channels()[0];
         let is_held = |node: &Arc<Watched>| {
             let record = node.node.get_raw(key).unwrap_or_default();
@@ -181,12 +196,12 @@ impl Api {
     }
 
     /// Whether this node holds any lease.
-    pub(super) fn is_held_at(&self, i: usize) -> bool {
+    pub(crate) fn is_held_at(&self, i: usize) -> bool {
         let record = self.nodes[i].node.get_raw(&self.scope.channels()[0]);
         record.is_some_and(|record| !record.starts_with("0000"))
     }
 
-    pub(super) fn acquires(&self) -> [u64; 3] {
+    pub(crate) fn acquires(&self) -> [u64; 3] {
         [0, 1, 2].map(|i| self.nodes[i].acquires.load(Ordering::Relaxed))
     }
 }

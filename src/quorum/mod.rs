@@ -10,7 +10,7 @@
 
 mod extend;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod grant;
 pub mod hub;
 mod issue;

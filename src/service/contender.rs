@@ -11,7 +11,9 @@ use tokio::time::Instant;
 use super::leases::{holder, read_note, room_key, unavailable, write_note};
 use super::semaphores::{Doubt, NoSlots, Picked};
 use super::waiting::{Queued, Ticket, Wish};
-use super::{AcquireOptions, Granted, Lease, Nodes, Note, Service, ServiceError, Target, retry_after};
+use super::{
+    AcquireOptions, Granted, Holder, Lease, Nodes, Note, Service, ServiceError, Target, retry_after,
+};
 use crate::domain::{LeaseHandle, LeaseId, RequestId, Token, digest_of_set};
 use crate::node::calls::{Ask, Claim, Holding, Renewal, Scope};
 use crate::quorum::hub::Subscription;
@@ -94,6 +96,8 @@ pub(super) struct Contender<'a> {
     settled: Option<LeaseId>,
     /// Doubtful refusals in a row.
     doubts: u32,
+    /// Who was found to hold the semaphore, where the last try found it full.
+    holders: Option<Vec<Holder>>,
 }
 
 impl<'a> Contender<'a> {
@@ -127,6 +131,7 @@ impl<'a> Contender<'a> {
             slots: Vec::new(),
             settled: None,
             doubts: 0,
+            holders: None,
         }
     }
 
@@ -199,7 +204,7 @@ impl<'a> Contender<'a> {
     }
 
     /// What the caller is told of the last try.
-    async fn end_with(&self, last: Try) -> Result<Granted, ServiceError> {
+    async fn end_with(&mut self, last: Try) -> Result<Granted, ServiceError> {
         match last {
             Try::Granted(granted) => Ok(*granted),
             Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
@@ -380,6 +385,7 @@ impl<'a> Contender<'a> {
             undone: false,
         };
         let mut doubted: Option<Doubted> = None;
+        self.holders = None;
         for lost in 1..=SLOTS_LOST_MAX {
             let (mut limit, mut full, mut doubt) = (None, None, None);
             if matches!(self.scope, Scope::Slots(_)) {
@@ -398,16 +404,24 @@ impl<'a> Contender<'a> {
                         Box::pin(self.back_off(lost)).await;
                         continue;
                     }
-                    // The caller's own earlier request may be what fills it: look for that one,
-                    // at any slot, since the nodes find it by its id.
-                    Err(NoSlots::Full(refusal) | NoSlots::Unclear(refusal))
-                        if self.options.request.is_some() =>
-                    {
+                    Err(none) => {
+                        let last = match none {
+                            NoSlots::NoQuorum(nodes) => return Try::NoQuorum(nodes),
+                            NoSlots::Contested(refusal) => self.lost(refusal),
+                            NoSlots::Full(refusal, holders) => {
+                                self.holders = Some(holders);
+                                Try::Held(refusal)
+                            }
+                            NoSlots::Unclear(refusal) => Try::Held(refusal),
+                        };
+                        if self.options.request.is_none() {
+                            return last;
+                        }
+                        // The caller's own earlier request may be what fills it: look for that one,
+                        // at any slot, since the nodes find it by its id.
                         self.slots = vec![0];
-                        full = Some(refusal);
+                        full = Some(last);
                     }
-                    Err(NoSlots::Full(refusal) | NoSlots::Unclear(refusal)) => return Try::Held(refusal),
-                    Err(NoSlots::NoQuorum(nodes)) => return Try::NoQuorum(nodes),
                 }
             }
             let note = Note {
@@ -452,12 +466,13 @@ impl<'a> Contender<'a> {
                 }
             }
             if let Some(full) = full {
-                return Try::Held(full);
+                return full;
             }
             if matches!(self.scope, Scope::Records(_)) || look_only {
-                self.doubts = if refusal.is_doubtful() { self.doubts + 1 } else { 0 };
-                let held = refusal.held && !(1..=DOUBTS_MAX).contains(&self.doubts);
-                return if held || look_only { Try::Held(refusal) } else { Try::Split(refusal) };
+                return match self.lost(refusal) {
+                    Try::Split(refusal) if look_only => Try::Held(refusal),
+                    last => last,
+                };
             }
             doubted = match doubt.filter(|_| refusal.held) {
                 Some(doubt) => {
@@ -474,6 +489,13 @@ impl<'a> Contender<'a> {
             (lost_all.nodes, lost_all.holdings) = (refusal.nodes, refusal.holdings);
         }
         Try::Split(Box::new(lost_all))
+    }
+
+    /// What a refusal means: that it is held, or that others contend.
+    fn lost(&mut self, refusal: Box<Refusal>) -> Try {
+        self.doubts = if refusal.is_doubtful() { self.doubts + 1 } else { 0 };
+        let held = refusal.held && !(1..=DOUBTS_MAX).contains(&self.doubts);
+        if held { Try::Held(refusal) } else { Try::Split(refusal) }
     }
 
     fn granted(&self, won: Won, note: Note) -> Granted {
@@ -549,13 +571,16 @@ impl<'a> Contender<'a> {
         }
     }
 
-    async fn contended(&self, refusal: &Refusal) -> ServiceError {
+    async fn contended(&mut self, refusal: &Refusal) -> ServiceError {
         if refusal.holdings.iter().any(|holding| holding.same_request) {
             // It is the caller's own earlier attempt that is in the way, and that may have been granted.
             return unavailable(refusal.nodes);
         }
         let holders = match self.target {
-            Target::Semaphore { name, .. } => self.service.semaphore_holders(name).await,
+            Target::Semaphore { name, .. } => match self.holders.take() {
+                Some(holders) => holders,
+                None => self.service.semaphore_holders(name).await,
+            },
             _ => refusal.holder().map(|named| holder(&named, Vec::new())).into_iter().collect(),
         };
         ServiceError::Contended {
@@ -565,5 +590,61 @@ impl<'a> Contender<'a> {
             nodes: refusal.nodes,
             waited: self.options.wait_ms > 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+    use crate::domain::Name;
+    use crate::quorum::fixture::Api;
+    use crate::service::WaitLimits;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// All permits of a semaphore are asked for while each node has granted them to another contender; a
+    /// moment later these hear that they have lost.
+    async fn among_contenders(wait_ms: u64) -> (Result<Granted, ServiceError>, Duration) {
+        let [api, other] = Api::pair().await;
+        let limits = WaitLimits { waiters_max: 10, waiters_per_name_max: 10 };
+        let service = Service::new(Arc::clone(&api.engine), limits);
+        let name = Name::new("a").unwrap();
+        let target = Target::Semaphore { name: name.clone(), limit: 2, permits: 2 };
+        let scope = target.scope(api.engine.keys());
+        let rounds = ["first", "second", "third"]
+            .map(|request| other.round_for(&scope, &[0, 1], Some(request), 30_000));
+        let mut rounds = rounds.map(Box::pin);
+        for (i, round) in rounds.iter_mut().enumerate() {
+            other.nodes.iter().for_each(|node| node.hang());
+            other.nodes[i].go_on_from_now();
+            assert!(tokio::time::timeout(MILLISECOND, round).await.is_err());
+        }
+        let began = Instant::now();
+        let options = AcquireOptions { ttl_ms: 30_000, wait_ms, note: Note::default(), request: None };
+        let mut acquire = pin!(service.acquire(&target, &options));
+        let early = tokio::time::timeout(MILLISECOND, &mut acquire).await;
+        other.nodes.iter().for_each(|node| node.go_on());
+        for round in rounds {
+            assert!(matches!(round.await, Round::Refused(_)));
+        }
+        let result = match early {
+            Ok(result) => result,
+            Err(_) => acquire.await,
+        };
+        (result, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_only_contenders_take_of_a_semaphore_is_not_refused_as_held() {
+        let (result, _) = among_contenders(0).await;
+        assert!(result.is_ok(), "{:?}", result.err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_among_contenders_does_not_sleep_on_what_they_give_up() {
+        let (result, took) = among_contenders(10_000).await;
+        assert!(result.is_ok() && took < 200 * MILLISECOND, "{took:?} {:?}", result.err());
     }
 }

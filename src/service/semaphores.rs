@@ -11,7 +11,7 @@ use super::leases::{holder, unavailable};
 use super::waiting::{Queued, Wish};
 use super::{Holder, Nodes, Service, ServiceError};
 use crate::domain::{LeaseId, Name};
-use crate::node::calls::{Entry, Holding, Scope, Survey};
+use crate::node::calls::{Entry, Scope, Survey};
 use crate::quorum::Refusal;
 use crate::quorum::tally::{self, quorum_of};
 
@@ -51,12 +51,24 @@ pub(crate) struct Doubt {
 
 /// Why there is no slot to ask for.
 pub(crate) enum NoSlots {
-    /// Too few look free, or too few beyond those that others wait for.
-    Full(Box<Refusal>),
-    /// The same, while the first of those who wait may have taken already what is kept for it.
+    /// Too few are free, or too few beyond those that others wait for. Some of those who hold the others.
+    Full(Box<Refusal>, Vec<Holder>),
+    /// Too few look free, but what takes them are, as far as the nodes tell, contenders who have not got them.
+    Contested(Box<Refusal>),
+    /// Too few are free beyond those that others wait for, of whom the first may have taken already what is
+    /// kept for it.
     Unclear(Box<Refusal>),
     /// Fewer than a quorum answered.
     NoQuorum(Nodes),
+}
+
+/// What the records of some slots tell.
+struct Seen {
+    /// Leases, by their lowest slot.
+    holders: Vec<Holder>,
+    /// Slots that only nodes which did not answer could name a holder of.
+    in_doubt: Vec<u32>,
+    nodes: Nodes,
 }
 
 /// Slots below `limit` that may be granted: those free on a quorum of the nodes that
@@ -84,6 +96,14 @@ fn free_slots(surveys: &[Survey], limit: u32, wanted: usize, total: usize) -> (V
 fn is_clear(surveys: &[Survey], limit: u32, wanted: usize, total: usize) -> bool {
     let (free, doubtful) = free_slots(surveys, limit, wanted, total);
     !doubtful || free.len() < wanted
+}
+
+/// Slots that any node names, in order.
+fn taken_slots(surveys: &[Survey]) -> Vec<u32> {
+    let mut slots: Vec<u32> = surveys.iter().flat_map(|survey| survey.taken.iter().copied()).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots
 }
 
 /// Whether these answers settle who holds each of so many slots.
@@ -128,9 +148,25 @@ impl Service {
             };
             let nodes = Nodes { held: surveys.iter().filter(is_full).count() as u32, ..nodes };
             let holdings = Default::default();
-            let refusal = Box::new(Refusal { holdings, nodes, free_in_ms, held: true, undone: false });
-            let unclear = free.len() >= wanted && queued.contends;
-            return Err(if unclear { NoSlots::Unclear(refusal) } else { NoSlots::Full(refusal) });
+            let mut refusal = Box::new(Refusal { holdings, nodes, free_in_ms, held: true, undone: false });
+            if free.len() >= wanted && queued.contends {
+                return Err(NoSlots::Unclear(refusal));
+            }
+            // What is taken may be a lease, or what a contender has begun to take and will not get: only
+            // the slots' records tell.
+            let taken = taken_slots(&surveys);
+            let within = taken.partition_point(|&slot| slot < limit);
+            let shown = &taken[..taken.len().min(HOLDERS_SHOWN)];
+            let seen = self.read_slots(index, shown).await.map_err(NoSlots::NoQuorum)?;
+            let count = |slots: &mut dyn Iterator<Item = &u32>| slots.filter(|&&slot| slot < limit).count();
+            // What is not read counts as held.
+            let held = count(&mut seen.holders.iter().flat_map(|holder| &holder.slots))
+                + within.saturating_sub(shown.len());
+            if held + needed > limit as usize {
+                return Err(NoSlots::Full(refusal, seen.holders));
+            }
+            refusal.held = held + count(&mut seen.in_doubt.iter()) + needed > limit as usize;
+            return Err(NoSlots::Contested(refusal));
         }
         for place in 0..wanted {
             let other = place + clock.random_below((free.len() - place) as u64) as usize;
@@ -165,14 +201,18 @@ impl Service {
     async fn read_holders(&self, index: &str, slots_max: usize) -> Result<(Vec<Holder>, Nodes), Nodes> {
         // Whatever has a quorum is known to one of any quorum.
         let (surveys, _) = self.engine.survey(index, |_| true).await?;
-        let mut slots: Vec<u32> = surveys.into_iter().flat_map(|survey| survey.taken).collect();
-        slots.sort_unstable();
-        slots.dedup();
+        let mut slots = taken_slots(&surveys);
         slots.truncate(slots_max);
+        let seen = self.read_slots(index, &slots).await?;
+        Ok((seen.holders, seen.nodes))
+    }
 
+    /// Who holds these slots, in order.
+    async fn read_slots(&self, index: &str, slots: &[u32]) -> Result<Seen, Nodes> {
         let total = self.engine.total();
         let mut leases: BTreeMap<LeaseId, Holder> = BTreeMap::new();
         let mut nodes = Nodes { total: total as u32, quorum: self.engine.quorum(), ..Nodes::default() };
+        let mut in_doubt = Vec::new();
         if slots.is_empty() {
             nodes = Nodes { held: 0, failed: self.engine.tally().failed, ..nodes };
         }
@@ -183,19 +223,19 @@ impl Service {
             let (answers, seen) = self.engine.read_soon(&keys, settled).await?;
             nodes = Nodes { held: nodes.held.max(seen.held), failed: nodes.failed.max(seen.failed), ..nodes };
             for (place, &slot) in chunk.iter().enumerate() {
-                let holdings: Vec<&Holding> = answers
-                    .iter()
-                    .filter_map(|entries| entries.get(place)?.as_ref()?.holding.as_ref())
-                    .collect();
-                if let Some(named) = tally::holder(holdings.into_iter(), total) {
+                let holdings =
+                    answers.iter().filter_map(|entries| entries.get(place)?.as_ref()?.holding.as_ref());
+                if let Some(named) = tally::holder(holdings.clone(), total) {
                     let lease = leases.entry(named.lease);
                     lease.or_insert_with(|| holder(&named, Vec::new())).slots.push(slot);
+                } else if tally::may_be_held(holdings, answers.len(), total) {
+                    in_doubt.push(slot);
                 }
             }
         }
         let mut holders: Vec<Holder> = leases.into_values().collect();
         holders.sort_unstable_by(|a, b| a.slots.cmp(&b.slots));
-        Ok((holders, nodes))
+        Ok(Seen { holders, in_doubt, nodes })
     }
 }
 
