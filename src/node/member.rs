@@ -62,6 +62,13 @@ pub struct NodeView {
     pub latency_ms: Option<f64>,
 }
 
+/// A release that the node has not confirmed.
+struct Debt {
+    command: Arc<Command>,
+    /// It was reached, and refused. Otherwise it may have the acquire before it still.
+    refused: bool,
+}
+
 /// One configured node.
 pub struct Member {
     index: usize,
@@ -79,7 +86,7 @@ pub struct Member {
     wake: Notify,
     /// Calls not answered yet, and debts.
     unsettled: AtomicUsize,
-    debts: Mutex<VecDeque<Arc<Command>>>,
+    debts: Mutex<VecDeque<Debt>>,
     /// Acquires that it is not sent yet.
     reserve: Reserve,
     /// It was told of a release before the acquire came.
@@ -269,7 +276,7 @@ impl Member {
             // Nothing is changed at a node that is refused. But another server may see it
             // otherwise, and may have been granted there what is released here.
             if let Gate::Shut(why @ (NodeError::Down | NodeError::Refused(_))) = &**self.gate.load() {
-                self.owe(Arc::clone(command));
+                self.owe(Arc::clone(command), false);
                 // A node that is only slow may have the acquire before it, on the same connection: there
                 // an undo goes behind that at once. It stays owed all the same, since what this says
                 // comes too early to be the last word.
@@ -312,14 +319,14 @@ impl Member {
         self.node.submit(Call { command: Arc::clone(command), marker, reply });
     }
 
-    fn owe(&self, command: Arc<Command>) {
+    fn owe(&self, command: Arc<Command>, refused: bool) {
         let mut debts = lock(&self.debts);
         if debts.len() < DEBTS_MAX {
             self.unsettled.fetch_add(1, Ordering::Relaxed);
         } else {
-            count_undo(debts.pop_front().as_deref(), Undo::Abandoned);
+            count_undo(debts.pop_front().as_ref().map(|debt| &*debt.command), Undo::Abandoned);
         }
-        debts.push_back(command);
+        debts.push_back(Debt { command, refused });
     }
 
     /// Releases not confirmed yet.
@@ -341,9 +348,14 @@ impl Member {
             debts.drain(..count).collect()
         };
         let now = self.clock.now();
-        for command in &batch {
+        for Debt { command, refused } in &batch {
+            // What it is asked to forget it may have been granted just before this, however long ago that
+            // was sent.
+            let settle = command.settle.filter(|_| !refused).map(|settle| settle.from(now));
+            let renewed =
+                settle.map(|settle| Arc::new(Command { settle: Some(settle), ..(**command).clone() }));
             // Its answer comes to `answered`, which keeps it as a debt where it fails again.
-            self.forward(command, None, now, None, None);
+            self.forward(renewed.as_ref().unwrap_or(command), None, now, None, None);
         }
         self.unsettled.fetch_sub(batch.len(), Ordering::Release);
     }
@@ -573,11 +585,15 @@ impl ReplyWatcher for Member {
                 self.complain(command, why, now);
                 if command.script == Script::Release {
                     // What a node refuses is not repeated for ever. But one that was not reached
-                    // may have the acquire before it still, however long ago that was sent.
+                    // may have the acquire before it still, however long ago that was sent, and one
+                    // that was slow may have had it just before this.
                     let refused = matches!(why, NodeError::Redis(_) | NodeError::Nonsense);
-                    if !refused || command.settle.is_some_and(|settle| settle.until > now) {
-                        self.owe(Arc::clone(command));
-                        self.wake.notify_one();
+                    if !refused || command.settle.is_some_and(|settle| settle.until > sent_at) {
+                        self.owe(Arc::clone(command), refused);
+                        if !refused {
+                            // What is refused now is refused in a moment, too.
+                            self.wake.notify_one();
+                        }
                     } else {
                         count_undo(Some(command), Undo::Expired);
                     }

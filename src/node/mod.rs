@@ -18,6 +18,7 @@ mod words;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -26,6 +27,7 @@ use calls::{Keys, Tag};
 pub use scripts::Script;
 use words::Words;
 
+use crate::domain::drift_ms;
 use crate::telemetry::trace::VoteSpan;
 use crate::telemetry::{NODE_OUTCOMES, node_outcome};
 
@@ -202,6 +204,22 @@ pub struct Settle {
     pub until: Instant,
     /// Whether it undoes a grant that nobody got (metrics tell the two apart).
     pub undo: bool,
+    /// For how long the lease may live from its acquire on.
+    life: Duration,
+}
+
+impl Settle {
+    /// Of a lease that may be acquired until `now`.
+    pub fn new(ttl_ms: u64, undo: bool, now: Instant) -> Self {
+        // Its call may still be on its way.
+        let life = Duration::from_millis(ttl_ms + drift_ms(ttl_ms) + 1000);
+        Self { until: now + life, undo, life }
+    }
+
+    /// The same of a lease that may be acquired until `now`.
+    fn from(self, now: Instant) -> Self {
+        Self { until: now + self.life, ..self }
+    }
 }
 
 /// The marker that a voting script compares (PROTOCOL §4).

@@ -12,7 +12,7 @@ use crate::domain::{LeaseHandle, Name};
 use crate::node::calls::{Ask, Keys, Renewal, Scope};
 use crate::node::embedded::EmbeddedNode;
 use crate::node::reserve::LOOK;
-use crate::node::{BoxFuture, Call, HintSink, Identity, Node, NodeError, Script};
+use crate::node::{BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, Script};
 
 /// The wall clock goes with the time that the test has paused.
 struct Paused(Instant);
@@ -39,11 +39,19 @@ enum Hangs {
     Always,
 }
 
+/// A call that was answered for the node.
+pub(crate) struct Late {
+    command: Arc<Command>,
+    marker: Option<Arc<Marker>>,
+}
+
 /// A connection to a node that counts what it is sent, and may hang.
 pub(crate) struct Watched {
     pub(crate) node: EmbeddedNode,
     hangs: Mutex<Hangs>,
     hung: Mutex<Vec<Call>>,
+    /// What it does not do at all.
+    refuses: Mutex<Option<Script>>,
     acquires: AtomicU64,
 }
 
@@ -57,7 +65,9 @@ impl Node for Watched {
             Hangs::With(script) => call.command.script == script,
             Hangs::Always => true,
         };
-        if hangs {
+        if *self.refuses.lock().unwrap() == Some(call.command.script) {
+            call.reply.send(Err(NodeError::Redis("MISCONF cannot write".into())));
+        } else if hangs {
             self.hung.lock().unwrap().push(call);
         } else {
             self.node.submit(call);
@@ -95,6 +105,28 @@ impl Watched {
         *self.hangs.lock().unwrap() = Hangs::With(script);
     }
 
+    /// From now on it has an error for calls of this kind, or for none.
+    pub(crate) fn refuse(&self, script: Option<Script>) {
+        *self.refuses.lock().unwrap() = script;
+    }
+
+    /// Breaks the connection; what hangs arrives all the same when it is [`run`](Self::run).
+    pub(crate) fn cut(&self) -> Vec<Late> {
+        let answer = |Call { command, marker, reply }| {
+            reply.send(Err(NodeError::Connection("cut".into())));
+            Late { command, marker }
+        };
+        let hung = std::mem::take(&mut *self.hung.lock().unwrap());
+        hung.into_iter().map(answer).collect()
+    }
+
+    /// Runs what arrives late of this kind.
+    pub(crate) fn run(&self, late: &[Late], script: Script) {
+        for Late { command, marker } in late.iter().filter(|late| late.command.script == script) {
+            self.node.eval(command, marker.as_deref()).unwrap();
+        }
+    }
+
     /// Goes on with what comes from now on.
     pub(crate) fn go_on_from_now(&self) {
         *self.hangs.lock().unwrap() = Hangs::Never;
@@ -120,6 +152,7 @@ impl Api {
             node,
             hangs: Mutex::new(Hangs::Never),
             hung: Mutex::default(),
+            refuses: Mutex::default(),
             acquires: AtomicU64::new(0),
         };
         let nodes: Vec<_> = connections.map(|node| Arc::new(watch(node))).collect();

@@ -84,7 +84,8 @@ pub struct Grant {
     lease: LeaseId,
     /// One bit a node that granted it, or whose answer is unknown.
     nodes: u64,
-    settle_until: Instant,
+    /// For how long it may live, ms.
+    ttl_ms: u64,
     /// Where it has a request id: who it was granted to, so that a retry which takes it over
     /// keeps it (§1.9).
     claim: Option<Claim>,
@@ -97,9 +98,9 @@ pub struct Grant {
 impl Grant {
     /// A lease that was granted earlier and that nobody undoes unless [`Grant::arm`]ed.
     fn earlier(engine: Arc<Engine>, scope: Scope, lease: LeaseId, claim: Claim) -> Self {
-        let settle_until = engine.settle_until(engine.options.max_ttl_ms);
+        let ttl_ms = engine.options.max_ttl_ms;
         let claim = Some(claim);
-        Self { engine, scope, lease, nodes: u64::MAX, settle_until, claim, lost: false, armed: false }
+        Self { engine, scope, lease, nodes: u64::MAX, ttl_ms, claim, lost: false, armed: false }
     }
 
     /// From now on, dropping it undoes it.
@@ -151,12 +152,12 @@ impl Grant {
 
     fn undo(&self, nodes: u64) {
         let tell = if self.lost { Tell::Nobody } else { Tell::Everybody };
-        self.engine.undo(&self.scope, &self.lease, nodes, self.settle_until, tell, self.claim);
+        self.engine.undo(&self.scope, &self.lease, nodes, self.ttl_ms, tell, self.claim);
     }
 
     /// Undone later than first thought: the lease was extended meanwhile.
     pub fn extended(&mut self, ttl_ms: u64) {
-        self.settle_until = self.engine.settle_until(ttl_ms);
+        self.ttl_ms = ttl_ms;
         // A healed node knows of it too.
         self.nodes = u64::MAX;
     }
@@ -187,7 +188,7 @@ impl Engine {
             scope: ask.scope.clone(),
             lease,
             nodes: 0,
-            settle_until: self.settle_until(ask.ttl_ms),
+            ttl_ms: ask.ttl_ms,
             claim: ask.request.is_some().then_some(Claim::FIRST),
             lost: false,
             armed: true,

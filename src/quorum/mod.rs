@@ -36,7 +36,7 @@ use self::spares::Spares;
 pub use self::start::{InitError, InitReport, StartError};
 use self::tally::{Count, quorum_of};
 use crate::clock::Clock;
-use crate::domain::{Nodes, drift_ms};
+use crate::domain::Nodes;
 use crate::node::ballot::{Ballot, Vote};
 use crate::node::calls::{self, Bounds, Keys};
 use crate::node::member::Member;
@@ -282,11 +282,6 @@ impl Engine {
             member.tell(command, now, Some(ballot.seat(i)));
         }
         ballot
-    }
-
-    fn settle_until(&self, ttl_ms: u64) -> Instant {
-        // A late acquire may still be executed while its call can be answered.
-        self.clock.now() + Duration::from_millis(ttl_ms + drift_ms(ttl_ms) + 1000)
     }
 
     /// Takes the answers that are still out as they come. Nobody waits for them but a server that ends.

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::Engine;
 use super::tally::{Count, Verdict, quorum_of};
 use crate::domain::{LeaseId, Nodes};
@@ -40,8 +38,7 @@ impl Engine {
         lease: &LeaseId,
         claim: Option<Claim>,
     ) -> Result<bool, Nodes> {
-        let until = self.settle_until(self.options.max_ttl_ms);
-        let settle = Settle { until, undo: false };
+        let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
         let channels = scope.channels();
         // Of a semaphore, others may have released other slots: all news are news there. And what a
         // node confirms late, those who wait here must hear from it.
@@ -107,7 +104,7 @@ impl Engine {
     /// # Errors
     /// The votes, where too few answered to tell.
     pub async fn take_back(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<(), Nodes> {
-        let settle = Settle { until: self.settle_until(self.options.max_ttl_ms), undo: false };
+        let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
         // Nobody has this claim, so nodes that hold the lease keep it, and all others refuse it from now on.
         let claim = Claim::from_bits(self.clock.random_bits());
         let command = calls::release(&self.keys, scope, lease, settle, Tell::Nobody, Some(claim));
@@ -142,11 +139,11 @@ impl Engine {
         scope: &Scope,
         lease: &LeaseId,
         nodes: u64,
-        until: Instant,
+        ttl_ms: u64,
         tell: Tell,
         claim: Option<Claim>,
     ) {
-        let settle = Settle { until, undo: true };
+        let settle = Settle::new(ttl_ms, true, self.clock.now());
         let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
         self.withdraw(lease);
         self.tell_these(&command, nodes, |_| None);
@@ -164,7 +161,53 @@ impl Engine {
 
     /// Takes a lease away that may be stored at any node, whoever it was granted to.
     pub(super) fn undo_everywhere(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) {
-        let until = self.settle_until(self.options.max_ttl_ms);
-        self.undo(scope, lease, u64::MAX, until, Tell::Everybody, None);
+        self.undo(scope, lease, u64::MAX, self.options.max_ttl_ms, Tell::Everybody, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::node::Script;
+    use crate::quorum::Round;
+    use crate::quorum::fixture::Api;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A lease of 30 s that is undone, while a node is out of reach for longer than that, and has its acquire
+    /// before it still. Then that node cannot write for a while.
+    #[tokio::test(start_paused = true)]
+    async fn a_release_is_repeated_for_as_long_as_an_acquire_that_came_late_may_last() {
+        let [api, _] = Api::pair().await;
+        let node = &api.nodes[0];
+        node.hang();
+        let Round::Granted(won) = api.round().await else { panic!("not granted") };
+        drop(won);
+        let late = node.cut();
+        tokio::time::sleep(60 * SECOND).await;
+        node.run(&late, Script::Acquire);
+        assert!(api.is_held_at(0));
+        node.refuse(Some(Script::Release));
+        node.go_on();
+        tokio::time::sleep(20 * SECOND).await;
+        assert!(api.is_held_at(0));
+        node.refuse(None);
+        tokio::time::sleep(SECOND).await;
+        assert!(!api.is_held_at(0));
+        assert_eq!(api.engine.debts(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_a_node_refuses_is_not_repeated_for_ever() {
+        let [api, _] = Api::pair().await;
+        api.nodes[0].refuse(Some(Script::Release));
+        let lease = api.acquire().await;
+        assert!(api.release(&lease).await);
+        tokio::time::sleep(60 * SECOND).await;
+        assert_eq!(api.engine.debts(), 1);
+        // The longest lease that there is.
+        tokio::time::sleep(300 * SECOND).await;
+        assert_eq!(api.engine.debts(), 0);
     }
 }
