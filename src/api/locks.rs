@@ -293,7 +293,7 @@ pub(super) async fn get_lock(
 
 /// List the locks that are held.
 ///
-/// Merges the nodes by quorum. Locks that are taken or released while the pages are read may or may not appear.
+/// Merges the nodes by quorum. Locks that are taken or released while the pages are read may or may not appear. Those of which only a node out of reach could tell whether they are held, for which `getLock` answers 503, are left out.
 #[utoipa::path(
     get,
     path = "/v1/locks",
