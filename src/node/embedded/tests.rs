@@ -209,6 +209,11 @@ fn release(node: &EmbeddedNode, on: &On<'_>, lease: &str) -> String {
     run(node, Script::Release, &on.channels(), &[vec![text], on.by_lease()].concat())
 }
 
+/// As whoever lost a round does.
+fn undo(node: &EmbeddedNode, on: &On<'_>, lease: &str) -> String {
+    run(node, Script::Release, &on.channels(), &[vec![format!("{lease}0")], on.by_lease()].concat())
+}
+
 fn read(node: &EmbeddedNode, on: &On<'_>) -> String {
     run(node, Script::Read, &on.keys(), &[])
 }
@@ -691,6 +696,32 @@ fn what_was_healed_and_released_is_not_brought_back_by_what_comes_late() {
 }
 
 #[test]
+fn contenders_that_lost_do_not_keep_a_node_from_getting_a_lease_back() {
+    for on in [LOCK, BOTH, On::Slots(&[3])] {
+        // The node has lost its data, and the lease is held at the others.
+        let node = node();
+        for (lease, proposed) in [(B, P + 1), (C, P + 2)] {
+            assert_eq!(acquire(&node, &on, &Ask { lease, proposed, ..ASK }), GRANTED);
+            assert_eq!(undo(&node, &on, lease), "1");
+        }
+        assert_eq!(heal(&node, &on, A, P), "1");
+        assert!(extend(&node, &on, A, P, "own").starts_with("1 "));
+    }
+}
+
+#[test]
+fn a_contender_that_lost_makes_no_way_for_what_comes_late() {
+    for on in [LOCK, BOTH, On::Slots(&[3])] {
+        let node = node();
+        assert_eq!(acquire(&node, &on, &ASK), GRANTED);
+        assert_eq!(release(&node, &on, A), "1");
+        assert_eq!(acquire(&node, &on, &Ask { lease: B, proposed: P + 1, ..ASK }), GRANTED);
+        assert_eq!(undo(&node, &on, B), "1");
+        assert_eq!(heal(&node, &on, A, P), "0");
+    }
+}
+
+#[test]
 fn what_was_healed_and_has_expired_is_healed_again() {
     let node = node();
     assert_eq!(heal(&node, &LOCK, A, P), "1");
@@ -913,7 +944,7 @@ async fn a_lost_round_is_undone_silently() {
     let (connection, sink) = listening(&node);
     connection.subscribe("q:lock:a".into()).await.unwrap();
     acquire(&node, &LOCK, &ASK);
-    assert_eq!(run(&node, Script::Release, &LOCK.keys(), &[format!("{A}0")]), "1");
+    assert_eq!(undo(&node, &LOCK, A), "1");
     assert_eq!(sink.hints.load(Ordering::Relaxed), 0);
 }
 

@@ -84,7 +84,7 @@ while a <= words do
       done = redis.pcall('SET', key, after, 'PXAT', ttl_kept, 'NX')
       done = done and done.ok
     end
-  elseif kind == true or byte(text) == 82 then
+  elseif kind == true or byte(text) == 82 and byte(text, 34) ~= 48 then
     local lease = kind == true and text or sub(text, 2, 33)
     if record and record > later and find(record, lease, 52, true) == 52 then
       if byte(record, 14) ~= 48 then
@@ -97,7 +97,7 @@ while a <= words do
       end
       -- Nodes that were never asked for it may have got a copy.
       if done and byte(record, 43) % 32 ~= 1 then replies[count + 1] = {1, 0, 1} end
-      if done and heard ~= false and byte(text, 34) ~= 48 then
+      if done and heard ~= false then
         if heard == nil and byte(text, 34) ~= 50 then
           heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0
         end

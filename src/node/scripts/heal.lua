@@ -39,7 +39,8 @@ for i = 4, 3 + n do
     elseif fence > token or (fence == token and lease == '') then
       -- A later lease has been here and is gone, or this one was released:
       -- what was sent to heal it is late. Which of them it was cannot be told any more once a
-      -- contender has raised the fence, so nothing is healed then.
+      -- contender has raised the fence, so nothing is healed then. (One that lost, and found
+      -- nothing here, has left nothing.)
       return {0, now}
     end
   end

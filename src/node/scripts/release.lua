@@ -59,7 +59,14 @@ if op == 82 then
       fresh = fresh and byte(record, 43) % 32 == 1
       -- Not for the second time.
       if sub(record, 1, 13) ~= ZEROS then
-        free(keys[i], record)
+        if tell or byte(record, 14) ~= 48 or byte(record, 43) % 32 ~= 1 then
+          free(keys[i], record)
+        else
+          -- A lost round found nothing here. Nobody was told its token, and with that as the fence the node
+          -- would take what heals the lease that it lost to for late.
+          call('DEL', keys[i])
+          written[keys[i]] = false
+        end
         if not index then
           if tell then note(keys[i], text) end
         else
