@@ -232,7 +232,7 @@ impl Member {
 
     /// The acquire of this lease is of use now.
     pub fn hurry(self: &Arc<Self>, lease: &LeaseId, now: Instant) {
-        self.reserve.send_one(lease, |kept| self.cast_kept(kept, now));
+        self.reserve.send_to(lease, |kept| self.cast_kept(kept, now));
     }
 
     /// Sends the acquires that are of use by now, of those that are kept back.

@@ -117,14 +117,13 @@ impl Reserve {
         found
     }
 
-    /// Sends that of this lease now.
-    pub(super) fn send_one(&self, lease: &LeaseId, send: impl FnOnce(Kept)) {
+    /// Sends that of this lease now, behind those that came before it.
+    pub(super) fn send_to(&self, lease: &LeaseId, send: impl FnMut(Kept)) {
         if !self.is_empty() {
             let mut kept = self.lock();
-            let place = kept.iter().position(|one| one.lease == *lease);
             // Under the lock, here and below: a release that finds none here goes behind its acquire.
-            if let Some(one) = place.and_then(|place| kept.remove(place)) {
-                send(one);
+            if let Some(place) = kept.iter().position(|one| one.lease == *lease) {
+                kept.drain(..=place).for_each(send);
             }
             self.unlock(kept);
         }
@@ -140,24 +139,22 @@ impl Reserve {
     }
 
     /// Sends those whose lease has been held for long, and those whose round has waited for more answers
-    /// since the last look.
-    pub(super) fn look(&self, now: Instant, mut send: impl FnMut(Kept)) -> Look {
+    /// since the last look; and what came before them, since it may be a lease that one of them wants.
+    pub(super) fn look(&self, now: Instant, send: impl FnMut(Kept)) -> Look {
         let mut found = Look::default();
         if self.is_empty() {
             return found;
         }
-        let mut kept = self.lock();
-        let mut i = 0;
-        while let Some(one) = kept.get_mut(i) {
+        let (mut kept, mut due) = (self.lock(), 0);
+        for (i, one) in kept.iter_mut().enumerate() {
             let answered = one.seat.stage() == Stage::Answered;
             if (one.awaited && answered) || now.saturating_duration_since(one.since) >= KEPT_MAX {
                 found.awaited |= answered;
-                kept.remove(i).into_iter().for_each(&mut send);
-            } else {
-                one.awaited = answered;
-                i += 1;
+                due = i + 1;
             }
+            one.awaited = answered;
         }
+        kept.drain(..due).for_each(send);
         found.some = !kept.is_empty();
         self.unlock(kept);
         found

@@ -116,6 +116,7 @@ impl Spares {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Script;
     use crate::quorum::Round;
     use crate::quorum::fixture::Api;
 
@@ -146,6 +147,23 @@ mod tests {
         let lease = api.acquire().await;
         assert_eq!(began.elapsed(), Duration::ZERO);
         assert_eq!(api.holders(&lease), [false, true, true]);
+    }
+
+    /// A lease that is taken before one of its nodes goes: whoever then wants it needs the spare sooner than it.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_overtakes_a_lease_at_the_spare() {
+        for refuses in [true, false] {
+            let [api, _] = Api::pair().await;
+            let lease = api.acquire().await;
+            if refuses {
+                api.nodes[0].refuse(Some(Script::Acquire));
+            } else {
+                api.nodes[0].hang();
+            }
+            let round = tokio::time::timeout(SECOND, api.round()).await;
+            assert!(!matches!(round, Ok(Round::Granted(_))));
+            assert_eq!(api.holders(&lease), [true; 3], "{refuses}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
