@@ -218,10 +218,10 @@ async fn read_body(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<
     if headers.get_all(CONTENT_ENCODING).iter().any(|coding| !is_identity(coding)) {
         return Err(Problem::unsupported_content_coding());
     }
-    match headers.get_all(CONTENT_TYPE).iter().all(is_json) {
-        true => Ok(first),
-        false => Err(Problem::unsupported_media_type()),
+    if !headers.get_all(CONTENT_TYPE).iter().all(is_json) {
+        return Err(Problem::unsupported_media_type());
     }
+    Ok(first)
 }
 
 /// Whether nothing was done to the body; some clients say so.

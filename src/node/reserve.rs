@@ -212,6 +212,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_sent_goes_behind_what_came_before_it_and_leaves_the_rest() {
+        let (reserve, now) = (Reserve::default(), Instant::now());
+        let rounds: [_; 5] = std::array::from_fn(|i| begin(&reserve, i as u128, now));
+        let mut hurried = Vec::new();
+        reserve.send_to(&lease(1), |kept| hurried.push(kept.lease));
+        assert_eq!(hurried, [lease(0), lease(1)]);
+        // Of the others, the middle one waits for more answers.
+        let [.., (_waits, asked), _last] = rounds;
+        asked.take(Ok(Answer { done: true, node_ms: 1, rest: Vec::new() }));
+        assert_eq!(sent(&reserve, now), (vec![], Look { some: true, awaited: false }));
+        assert_eq!(sent(&reserve, now), (vec![lease(2), lease(3)], Look { some: true, awaited: true }));
+        reserve.send_to(&lease(1), |_| panic!("it was sent"));
+        assert!(reserve.withdraw(&lease(4)).is_some());
+    }
+
+    #[test]
     fn no_more_than_so_many_are_kept_back() {
         let (reserve, now) = (Reserve::default(), Instant::now());
         let _rounds: Vec<_> = (0..LENGTH_MAX as u128).map(|i| begin(&reserve, i, now)).collect();

@@ -4,7 +4,8 @@
 --
 -- KEYS  key × n, or the index of a semaphore
 -- text  R   2 lease id   34 '1' = tell those who wait, '2' = where more than one does; a lost round
---       is undone silently, or its own undo would wake the contender that lost it   35 what to tell
+--       is undone silently, or its own undo would wake the contender that lost it, and leaves no fence
+--       where it found nothing   35 what to tell
 --       The lease id alone is short for R, the lease id and '1'
 -- ARGV  where it takes more:  1 for the undo of a grant with a request id: the claim it was
 --         made under, 0 = by the request itself; or '-'. A retry that has taken the lease over
@@ -56,10 +57,11 @@ if op == 82 then
     if record and sub(record, 52, 83) == mine then
       found = found + 1
       if record > later then held = held + 1 end
-      fresh = fresh and byte(record, 43) % 32 == 1
+      local as_acquired = byte(record, 43) % 32 == 1
+      fresh = fresh and as_acquired
       -- Not for the second time.
       if sub(record, 1, 13) ~= ZEROS then
-        if tell or byte(record, 14) ~= 48 or byte(record, 43) % 32 ~= 1 then
+        if tell or byte(record, 14) ~= 48 or not as_acquired then
           free(keys[i], record)
         else
           -- A lost round found nothing here. Nobody was told its token, and with that as the fence the node
