@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use quorate::clock::SeededClock;
+use quorate::clock::{Clock as _, SeededClock};
 use quorate::domain::{Candidate, LeaseHandle, Name, RequestId, Value};
 use quorate::service::hold::HoldEvent;
 use quorate::service::{AcquireOptions, Granted, Held, Lease, Note, Service, ServiceError, Target};
@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::checkers::{Began, Checkers, Resource};
-use crate::world::World;
+use crate::world::{START_US, World};
 
 /// How long a server may not see that a client has left, ms.
 pub const UNNOTICED_MS_MAX: u64 = 1500;
@@ -117,6 +117,13 @@ impl Town {
     pub fn set_skew_ms(&self, server: usize, skew_ms: i64) {
         let clocks = self.clocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         clocks[server].set_skew_us(skew_ms * 1000);
+    }
+
+    /// Sets the servers' clocks right from which nodes might take no token: nothing else ends that.
+    pub fn set_clocks_right(&self) {
+        let latest_us = START_US + (self.world.ms() + self.clock_bound_ms / 2) * 1000;
+        let clocks = self.clocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        clocks.iter().filter(|clock| clock.wall_us() > latest_us).for_each(|clock| clock.set_skew_us(0));
     }
 
     fn servers(&self) -> usize {

@@ -242,6 +242,7 @@ async fn play(seed: u64, printed: bool) -> Outcome {
     sleep(Duration::from_millis(left)).await;
     world.note(("CALM", [0; 3]), || "no more faults".to_owned());
     world.calm();
+    town.set_clocks_right();
     let calm_at_ms = world.ms();
     for server in 0..scene.plan.servers {
         if !world.is_alive(server) {
