@@ -215,3 +215,41 @@ impl ExtendVotes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::node::Script;
+    use crate::quorum::fixture::Api;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The node had the lease with a lower token than the others, which had seen an earlier one.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_released_at_a_node_is_not_given_back_by_an_extension_that_came_late() {
+        for names in [1, 2] {
+            let [api, other] = Api::pair().await;
+            for _ in 1..names {
+                // Another way of storing: the name comes again.
+                let lease = api.acquire().await;
+                tokio::time::sleep(SECOND).await;
+                assert!(api.release(&lease).await);
+            }
+            // Both propose the time, of which the second is not the later one.
+            let earlier = api.acquire().await;
+            assert!(api.release(&earlier).await);
+            let lease = other.acquire().await;
+            assert!(lease.token > earlier.token);
+            tokio::time::sleep(SECOND).await;
+            assert_eq!(api.holders(&lease), [true; 3]);
+
+            other.nodes[2].hang_with(Script::Extend);
+            other.extend(lease).await;
+            assert!(api.release(&lease).await);
+            other.nodes[2].go_on();
+            tokio::time::sleep(SECOND).await;
+            assert_eq!(api.holders(&lease), [false; 3], "of a name used {names} times");
+        }
+    }
+}

@@ -92,7 +92,7 @@ while a <= words do
         -- The next holder's acquire is behind it.
         if lease ~= text then after = ZEROS .. sub(record, 14) end
       else
-        after = ZEROS .. ZEROS .. sub(record, 27, 42)
+        after = ZEROS .. '0' .. sub(lease, 1, 12) .. sub(record, 27, 42)
         done = redis.pcall('SET', key, after, 'KEEPTTL').ok
       end
       -- Nodes that were never asked for it may have got a copy.

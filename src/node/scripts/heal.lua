@@ -36,11 +36,11 @@ for i = 4, 3 + n do
       ends = math.max(ends, expires)
       if edition(stored) > edition(data) then data = stored end
       if fence > token then fences[i] = sub(record, 27, 42) end
-    elseif fence > token or (fence == token and lease == '') then
-      -- A later lease has been here and is gone, or this one was released:
-      -- what was sent to heal it is late. Which of them it was cannot be told any more once a
-      -- contender has raised the fence, so nothing is healed then. (One that lost, and found
-      -- nothing here, has left nothing.)
+    elseif fence > token or is_left_of(ARGV[2], record) then
+      -- A later lease has been here and is gone, or this one was released, perhaps with a lower
+      -- token than the others have: what was sent to heal it is late. Which of them it was cannot
+      -- be told any more once a contender has raised the fence, so nothing is healed then. (One that
+      -- lost, and found nothing here, has left nothing.)
       return {0, now}
     end
   end

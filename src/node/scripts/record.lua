@@ -6,11 +6,11 @@
 --
 --    1 EXPIRES  ms since the epoch by the node's clock, 13 digits from 2001 to 2286; zeros once the
 --               lease was released. So a record is greater than a time, as texts, while it is held
---   14 KEPT     when the key itself expires, written with that end. Zeros under a name that nobody
---               had before: most of these do not come again, so a release leaves nothing behind
---               FENCE, and the key its end. Where one does come again, its key gets a longer life,
---               and as long as that suffices a record is written over the last one, for less than
---               half of what a SET with an end costs
+--   14 KEPT     when the key itself expires, written with that end. Begins with a zero under a name that
+--               nobody had before: most of these do not come again, so a release leaves nothing behind
+--               FENCE, here the first 12 digits of LEASE, and the key its end. Where one does come again,
+--               its key gets a longer life, and as long as that suffices a record is written over the
+--               last one, for less than half of what a SET with an end costs
 --   27 FENCE    the highest token known here, 16 digits. Lua's .. and tostring keep only 14 of
 --               them; digits() keeps all. What follows is not there where nothing is known but this
 --   43 FLAG     'A' or 'a' as it was acquired; since it was extended 'E', or '<' where tokens were issued
@@ -31,7 +31,7 @@ end
 
 -- Says whether it holds a lease, whether or not that has expired.
 local function has_lease(record)
-  if #record == 42 and string.find(record, '^%d+$') then return false end
+  if #record == 42 and string.find(record, '^0%x+$') then return false end
   local flag = byte(record, 43)
   if byte(record, 84) ~= 32 or flag % 32 ~= 1 and flag ~= 69 and flag ~= 60 then error('not a lease record') end
   return true
@@ -46,6 +46,12 @@ local function parse(record)
   local request, data = string.match(rest, '^(%S+) (.*)$')
   local expires, ttl = sub(record, 1, 13), sub(record, 44, 51)
   return fence, tonumber(token), tonumber(expires), sub(record, 52, 83), tonumber(ttl), request, data
+end
+
+-- Whether it is what a release of this lease has left.
+local function is_left_of(lease, record)
+  if string.find(record, '^[^0]') then return false end
+  return sub(record, 52, 83) == lease or sub(record, 15, 26) == sub(lease, 1, 12)
 end
 
 -- The edition of data, '' of the first: the greater as text is the later.

@@ -68,7 +68,7 @@ local function free(key, record)
   if byte(record, 14) ~= 48 and type(redis.pcall('SETRANGE', key, '0', ZEROS)) == 'number' then
     written[key] = UNREAD
   else
-    store(key, ZEROS .. ZEROS .. sub(record, 27, 42))
+    store(key, ZEROS .. '0' .. sub(record, 52, 63) .. sub(record, 27, 42))
   end
 end
 
