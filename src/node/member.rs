@@ -75,7 +75,8 @@ pub struct Member {
     node: Arc<dyn Node>,
     clock: Arc<dyn Clock>,
     keys: Keys,
-    bounds: Bounds,
+    /// Under which copies are given.
+    any_marker: Arc<Marker>,
     board: Arc<Mutex<Board>>,
     gate: ArcSwap<Gate>,
     standing: Mutex<Standing>,
@@ -125,12 +126,13 @@ impl Member {
         metrics.state(2);
         let first_seen = clock.now();
         let complaints = Complaints::new(first_seen);
+        let any_marker = Arc::new(Marker { keys: keys.clone(), expected: "".into(), bounds });
         Arc::new(Self {
             index,
             node,
             clock,
             keys,
-            bounds,
+            any_marker,
             board,
             gate: ArcSwap::from_pointee(Gate::Shut(NodeError::Down)),
             standing: Mutex::new(Standing::Down),
@@ -194,6 +196,10 @@ impl Member {
     ) {
         match &**self.gate.load() {
             Gate::Open(marker) => self.forward(command, Some(Arc::clone(marker)), now, to, span),
+            // So that it has what the others have when it votes again. Nobody counts a copy.
+            Gate::Shut(NodeError::Quarantined) if command.script == Script::Heal => {
+                self.forward(command, Some(Arc::clone(&self.any_marker)), now, to, span);
+            }
             Gate::Shut(why) => {
                 self.complain(command, why, now);
                 if let Some(span) = span {
@@ -205,29 +211,31 @@ impl Member {
     }
 
     /// Asks for a vote on the acquire of `lease` once that is of use, and never where it is
-    /// [withdrawn](Member::withdraw) before; ahead of all that is asked afterwards but releases. True where
-    /// somebody has to [look](Member::look_after_kept) again now.
+    /// [withdrawn](Member::withdraw) before; ahead of all that is asked afterwards but releases. Without a
+    /// seat it is a copy that a node in quarantine is given. True where somebody has to
+    /// [look](Member::look_after_kept) again now.
     pub fn vote_if_of_use(
         self: &Arc<Self>,
         lease: LeaseId,
         command: &Arc<Command>,
         now: Instant,
-        to: Seat,
+        to: Option<Seat>,
     ) -> bool {
         self.unsettled.fetch_add(1, Ordering::Relaxed);
         self.reserve.keep(lease, command, now, to, || self.trace(command)).unwrap_or_else(|to| {
-            self.vote(command, now, Some(to));
+            self.vote(command, now, to);
             self.unsettled.fetch_sub(1, Ordering::Release);
             false
         })
     }
 
-    /// The acquire of this lease is of no use any more. True where the node was not sent it.
+    /// The acquire of this lease is of no use any more. True where the node was not sent it, and votes.
     pub fn withdraw(&self, lease: &LeaseId) -> bool {
         let Some(kept) = self.reserve.withdraw(lease) else { return false };
+        let votes = kept.seat.is_some();
         kept.withdraw();
         self.unsettled.fetch_sub(1, Ordering::Release);
-        true
+        votes
     }
 
     /// The acquire of this lease is of use now.
@@ -246,14 +254,17 @@ impl Member {
     }
 
     fn send_kept(self: &Arc<Self>, now: Instant) {
-        self.reserve.send_all(|kept| self.cast_kept(kept, now));
+        // In quarantine it is sent nothing of what is asked now.
+        if !self.reserve.is_empty() && self.is_voting() {
+            self.reserve.send_all(|kept| self.cast_kept(kept, now));
+        }
     }
 
     fn cast_kept(self: &Arc<Self>, kept: Kept, now: Instant) {
         if kept.is_stale(now) {
             kept.withdraw();
         } else {
-            self.cast(&kept.command, now, Some(kept.seat), kept.span);
+            self.cast(&kept.command, now, kept.seat, kept.span);
         }
         self.unsettled.fetch_sub(1, Ordering::Release);
     }
@@ -444,9 +455,8 @@ impl Member {
         }
         let (gate, state) = match &standing {
             Standing::Voting(expected) => {
-                let (keys, expected) = (self.keys.clone(), Arc::clone(expected));
-                let marker = Marker { keys, expected, bounds: self.bounds };
                 self.stepped.store(false, Ordering::Release);
+                let marker = Marker { expected: Arc::clone(expected), ..(*self.any_marker).clone() };
                 (Gate::Open(Arc::new(marker)), 0)
             }
             Standing::Quarantined { .. } => (Gate::Shut(NodeError::Quarantined), 1),
@@ -511,6 +521,14 @@ impl Member {
         self.wake.notify_one();
     }
 
+    /// What its clock says, ms, where it is in quarantine and may be given copies: not where that clock
+    /// may be another one by now.
+    pub fn takes_copies_at(&self, now: Instant) -> Option<u64> {
+        let takes = matches!(**self.gate.load(), Gate::Shut(NodeError::Quarantined))
+            && !self.stepped.load(Ordering::Acquire);
+        self.clock_us(now).filter(|_| takes).map(|us| us / 1000)
+    }
+
     /// What its clock says, µs since the epoch, as far as the last look tells. None before that.
     pub fn clock_us(&self, now: Instant) -> Option<u64> {
         match self.first_us.load(Ordering::Relaxed) {
@@ -557,7 +575,7 @@ impl ReplyWatcher for Member {
         if let Some(node_ms) = node_ms {
             self.watch_clock(sent_at, now, took, node_ms);
             // Already the vote that tells of the step was cast by the wrong clock.
-            if command.script.votes() && self.stepped.load(Ordering::Acquire) {
+            if command.script.is_vote() && self.stepped.load(Ordering::Acquire) {
                 answer = Err(NodeError::ClockStepped);
             }
         }

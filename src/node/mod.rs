@@ -227,7 +227,7 @@ impl Settle {
 pub struct Marker {
     /// Among them the one that it is stored under.
     pub keys: Keys,
-    /// What must be stored there.
+    /// What must be stored there. Empty where it may be anything, which only a copy can say.
     pub expected: Arc<str>,
     /// Goes with it in a batch.
     pub bounds: calls::Bounds,

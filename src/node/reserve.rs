@@ -2,7 +2,8 @@
 //!
 //! A lease rests on a quorum. The nodes beyond it add nothing to one that is given back at once, which
 //! most are; so its acquire is kept back for them until the others may not suffice, or it has been held
-//! for [`KEPT_MAX`]. What is given back before that, such a node never hears of.
+//! for [`KEPT_MAX`]. What is given back before that, such a node never hears of. Nor does one in quarantine,
+//! which is given a copy of what is held for longer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,8 @@ const LENGTH_MAX: usize = 4096;
 /// An acquire that its node has not been sent.
 pub(super) struct Kept {
     pub(super) command: Arc<Command>,
-    pub(super) seat: Seat,
+    /// None of a copy that is no vote.
+    pub(super) seat: Option<Seat>,
     /// Where the request that asks is traced.
     pub(super) span: Option<Box<VoteSpan>>,
     lease: LeaseId,
@@ -50,7 +52,9 @@ impl Kept {
             span.end("withdrawn", true);
         }
         // Whoever saw the lease at another node may release it while its round still waits.
-        self.seat.take(Err(NodeError::Undone));
+        if let Some(seat) = self.seat {
+            seat.take(Err(NodeError::Undone));
+        }
     }
 }
 
@@ -80,7 +84,7 @@ impl Reserve {
         self.some.store(!kept.is_empty(), Ordering::Release);
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         !self.some.load(Ordering::Acquire)
     }
 
@@ -90,9 +94,9 @@ impl Reserve {
         lease: LeaseId,
         command: &Arc<Command>,
         since: Instant,
-        seat: Seat,
+        seat: Option<Seat>,
         trace: impl FnOnce() -> Option<Box<VoteSpan>>,
-    ) -> Result<bool, Seat> {
+    ) -> Result<bool, Option<Seat>> {
         let mut kept = self.lock();
         if kept.len() >= LENGTH_MAX {
             return Err(seat);
@@ -147,7 +151,7 @@ impl Reserve {
         }
         let (mut kept, mut due) = (self.lock(), 0);
         for (i, one) in kept.iter_mut().enumerate() {
-            let answered = one.seat.stage() == Stage::Answered;
+            let answered = one.seat.as_ref().is_some_and(|seat| seat.stage() == Stage::Answered);
             if (one.awaited && answered) || now.saturating_duration_since(one.since) >= KEPT_MAX {
                 found.awaited |= answered;
                 due = i + 1;
@@ -175,7 +179,7 @@ mod tests {
     fn begin(reserve: &Reserve, bits: u128, now: Instant) -> (Ballot, Seat) {
         let mut ballot = Ballot::new(2);
         let command = Arc::new(Command::new(Script::Acquire));
-        assert!(reserve.keep(lease(bits), &command, now, ballot.seat(2), || None).is_ok());
+        assert!(reserve.keep(lease(bits), &command, now, Some(ballot.seat(2)), || None).is_ok());
         let asked = ballot.seat(0);
         (ballot, asked)
     }
@@ -232,7 +236,9 @@ mod tests {
         let (reserve, now) = (Reserve::default(), Instant::now());
         let _rounds: Vec<_> = (0..LENGTH_MAX as u128).map(|i| begin(&reserve, i, now)).collect();
         let command = Arc::new(Command::new(Script::Acquire));
-        assert!(reserve.keep(lease(u128::MAX), &command, now, Ballot::new(1).seat(0), || None).is_err());
+        assert!(
+            reserve.keep(lease(u128::MAX), &command, now, Some(Ballot::new(1).seat(0)), || None).is_err()
+        );
         let mut count = 0;
         reserve.send_all(|_| count += 1);
         assert_eq!((count, reserve.is_empty()), (LENGTH_MAX, true));

@@ -111,9 +111,14 @@ impl Script {
         matches!(self, Self::Acquire | Self::Extend | Self::Release)
     }
 
-    /// Whether the script votes, and so takes the expected marker (KEYS\[1\], ARGV\[1\]).
-    pub const fn votes(self) -> bool {
+    /// Whether the script takes the expected marker (KEYS\[1\], ARGV\[1\]).
+    pub const fn is_marked(self) -> bool {
         !matches!(self, Self::Release | Self::Publish | Self::Status | Self::Mark)
+    }
+
+    /// Whether its answer is a vote. A copy that is given to a node counts nowhere.
+    pub const fn is_vote(self) -> bool {
+        self.is_marked() && !matches!(self, Self::Heal)
     }
 }
 

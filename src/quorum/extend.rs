@@ -104,8 +104,9 @@ impl Engine {
         votes
     }
 
-    /// Gives the lease back to nodes that said they lost it, the latest data to those that have
-    /// earlier, and either to stragglers that say so later. No answer is waited for, let alone counted.
+    /// Gives the lease back to nodes that said they lost it, and to those in quarantine, which are not asked;
+    /// the latest data to those that have earlier; and either to stragglers that say so later. No answer is
+    /// waited for, let alone counted.
     fn heal(
         self: &Arc<Self>,
         scope: &Scope,
@@ -114,7 +115,10 @@ impl Engine {
         valid_until: Instant,
         votes: ExtendVotes,
     ) {
-        let ExtendVotes { lost, ballot, edition, behind, .. } = votes;
+        let ExtendVotes { mut lost, ballot, edition, behind, count, .. } = votes;
+        if count.failed > 0 {
+            lost.extend(self.those_that_take_copies());
+        }
         if lost.is_empty() && ballot.is_empty() && behind == 0 {
             return;
         }
@@ -221,9 +225,59 @@ mod tests {
     use std::time::Duration;
 
     use crate::node::Script;
+    use crate::quorum::Round;
     use crate::quorum::fixture::Api;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_in_quarantine_has_all_leases_when_it_votes_again() {
+        for keeps_data in [false, true] {
+            let [api, other] = Api::pair().await;
+            let lease = api.acquire().await;
+            api.nodes[1].node.restart("again", keeps_data);
+            tokio::time::sleep(SECOND).await;
+            assert_eq!(api.engine.tally().granted, 2);
+            assert_eq!(api.holders(&lease), [true, keeps_data, true]);
+
+            // Nothing is said there of what stays, and for others it is free.
+            tokio::time::sleep(20 * SECOND).await;
+            api.extend(lease).await;
+            tokio::time::sleep(20 * SECOND).await;
+            assert_eq!((api.holders(&lease), api.engine.tally().granted), ([true; 3], 2));
+            assert!(other.release(&lease).await);
+            assert_eq!(api.holders(&lease), [false; 3]);
+
+            // Taken meanwhile: given back at once, or not.
+            let lease = api.acquire().await;
+            assert!(api.release(&lease).await);
+            tokio::time::sleep(SECOND).await;
+            assert_eq!(api.holders(&lease), [false; 3]);
+            let lease = api.acquire().await;
+            assert_eq!(api.holders(&lease), [true, false, true]);
+            tokio::time::sleep(SECOND).await;
+            assert_eq!((api.holders(&lease), api.engine.tally().granted), ([true; 3], 2));
+            assert!(matches!(other.round().await, Round::Refused(_)));
+            drop(other);
+            assert!(api.engine.is_settled());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_undone_is_undone_at_a_node_in_quarantine() {
+        let [api, _] = Api::pair().await;
+        api.nodes[1].node.restart("again", false);
+        tokio::time::sleep(SECOND).await;
+        for waits in [Duration::ZERO, SECOND] {
+            let Round::Granted(won) = api.round().await else { panic!("not granted") };
+            tokio::time::sleep(waits).await;
+            assert_eq!(api.holders(&won.handle)[1], waits > Duration::ZERO);
+            let lease = won.handle;
+            drop(won.grant);
+            tokio::time::sleep(SECOND).await;
+            assert_eq!(api.holders(&lease), [false; 3]);
+        }
+    }
 
     /// The node had the lease with a lower token than the others, which had seen an earlier one.
     #[tokio::test(start_paused = true)]

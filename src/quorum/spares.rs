@@ -83,8 +83,16 @@ impl Spares {
         self.bits.store(spares.fold(0, |bits, (_, i)| bits | 1 << i), Ordering::Relaxed);
     }
 
-    /// Asks a spare for its vote, should that become of use.
-    pub(super) fn ask(&self, i: usize, lease: LeaseId, command: &Arc<Command>, now: Instant, to: Seat) {
+    /// Asks a spare for its vote, should that become of use, or gives a node in quarantine a copy of what
+    /// is held for long enough.
+    pub(super) fn ask(
+        &self,
+        i: usize,
+        lease: LeaseId,
+        command: &Arc<Command>,
+        now: Instant,
+        to: Option<Seat>,
+    ) {
         if self.members[i].vote_if_of_use(lease, command, now, to) {
             self.some.notify_one();
         }

@@ -666,7 +666,7 @@ impl World {
                 } else {
                     let mut inner = self.lock();
                     inner.ledger.ran(way, command, refused == DONE, self.ms());
-                    if command.script.votes() {
+                    if command.script.is_vote() {
                         inner.nodes[way.node].voted_ms = self.ms();
                     }
                 }

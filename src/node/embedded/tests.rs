@@ -104,7 +104,7 @@ fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String]
     };
     let mut command = args.iter().fold(command, |command, arg| command.arg(arg));
     command.prefix = Some("q:".into());
-    text(node.eval(&command, script.votes().then(|| marker(ahead_us)).as_ref()))
+    text(node.eval(&command, script.is_marked().then(|| marker(ahead_us)).as_ref()))
 }
 
 fn run(node: &EmbeddedNode, script: Script, keys: &[String], args: &[String]) -> String {
