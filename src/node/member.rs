@@ -19,7 +19,7 @@ use super::calls::{self, Bounds, Keys};
 use super::complaints::Complaints;
 use super::quarantine::{self, Board, MARKING, Standing};
 use super::reserve::{Kept, Look, Reserve};
-use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
+use super::{ANY_MARKER, Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
 use crate::domain::{LeaseId, drift_ms};
 use crate::telemetry::trace::VoteSpan;
@@ -126,7 +126,7 @@ impl Member {
         metrics.state(2);
         let first_seen = clock.now();
         let complaints = Complaints::new(first_seen);
-        let any_marker = Arc::new(Marker { keys: keys.clone(), expected: "".into(), bounds });
+        let any_marker = Arc::new(Marker { keys: keys.clone(), expected: ANY_MARKER.into(), bounds });
         Arc::new(Self {
             index,
             node,
@@ -164,6 +164,11 @@ impl Member {
         matches!(**self.gate.load(), Gate::Open(_))
     }
 
+    /// Whether it is in quarantine.
+    pub fn is_quarantined(&self) -> bool {
+        matches!(**self.gate.load(), Gate::Shut(NodeError::Quarantined))
+    }
+
     /// Where it stands.
     pub fn standing(&self) -> Standing {
         lock(&self.standing).clone()
@@ -179,8 +184,32 @@ impl Member {
 
     /// Asks for a vote, now. Sent before this returns, or not at all.
     pub fn vote(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
-        self.send_kept(now);
+        // In quarantine it is sent nothing of this that would have to go behind what is kept back.
+        if !self.reserve.is_empty() && self.is_voting() {
+            self.send_kept(now);
+        }
         self.cast(command, now, to, self.trace(command));
+    }
+
+    /// Has a node do what those do that vote, also while it is in quarantine: so it has what they have once
+    /// it votes again. Nobody may count its answer.
+    pub fn copy(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
+        self.send_kept(now);
+        self.cast_copy(command, now, to, self.trace(command));
+    }
+
+    fn cast_copy(
+        self: &Arc<Self>,
+        command: &Arc<Command>,
+        now: Instant,
+        to: Option<Seat>,
+        span: Option<Box<VoteSpan>>,
+    ) {
+        if self.is_quarantined() {
+            self.forward(command, Some(Arc::clone(&self.any_marker)), now, to, span);
+        } else {
+            self.cast(command, now, to, span);
+        }
     }
 
     fn trace(&self, command: &Command) -> Option<Box<VoteSpan>> {
@@ -196,10 +225,6 @@ impl Member {
     ) {
         match &**self.gate.load() {
             Gate::Open(marker) => self.forward(command, Some(Arc::clone(marker)), now, to, span),
-            // So that it has what the others have when it votes again. Nobody counts a copy.
-            Gate::Shut(NodeError::Quarantined) if command.script == Script::Heal => {
-                self.forward(command, Some(Arc::clone(&self.any_marker)), now, to, span);
-            }
             Gate::Shut(why) => {
                 self.complain(command, why, now);
                 if let Some(span) = span {
@@ -212,7 +237,7 @@ impl Member {
 
     /// Asks for a vote on the acquire of `lease` once that is of use, and never where it is
     /// [withdrawn](Member::withdraw) before; ahead of all that is asked afterwards but releases. Without a
-    /// seat it is a copy that a node in quarantine is given. True where somebody has to
+    /// seat it is a [copy](Member::copy). True where somebody has to
     /// [look](Member::look_after_kept) again now.
     pub fn vote_if_of_use(
         self: &Arc<Self>,
@@ -223,7 +248,10 @@ impl Member {
     ) -> bool {
         self.unsettled.fetch_add(1, Ordering::Relaxed);
         self.reserve.keep(lease, command, now, to, || self.trace(command)).unwrap_or_else(|to| {
-            self.vote(command, now, to);
+            match to {
+                Some(_) => self.vote(command, now, to),
+                None => self.copy(command, now, to),
+            }
             self.unsettled.fetch_sub(1, Ordering::Release);
             false
         })
@@ -254,17 +282,17 @@ impl Member {
     }
 
     fn send_kept(self: &Arc<Self>, now: Instant) {
-        // In quarantine it is sent nothing of what is asked now.
-        if !self.reserve.is_empty() && self.is_voting() {
-            self.reserve.send_all(|kept| self.cast_kept(kept, now));
-        }
+        self.reserve.send_all(|kept| self.cast_kept(kept, now));
     }
 
     fn cast_kept(self: &Arc<Self>, kept: Kept, now: Instant) {
         if kept.is_stale(now) {
             kept.withdraw();
         } else {
-            self.cast(&kept.command, now, kept.seat, kept.span);
+            match kept.seat {
+                Some(_) => self.cast(&kept.command, now, kept.seat, kept.span),
+                None => self.cast_copy(&kept.command, now, None, kept.span),
+            }
         }
         self.unsettled.fetch_sub(1, Ordering::Release);
     }
@@ -519,14 +547,6 @@ impl Member {
             self.stand(standing);
         }
         self.wake.notify_one();
-    }
-
-    /// What its clock says, ms, where it is in quarantine and may be given copies: not where that clock
-    /// may be another one by now.
-    pub fn takes_copies_at(&self, now: Instant) -> Option<u64> {
-        let takes = matches!(**self.gate.load(), Gate::Shut(NodeError::Quarantined))
-            && !self.stepped.load(Ordering::Acquire);
-        self.clock_us(now).filter(|_| takes).map(|us| us / 1000)
     }
 
     /// What its clock says, µs since the epoch, as far as the last look tells. None before that.

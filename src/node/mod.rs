@@ -222,12 +222,15 @@ impl Settle {
     }
 }
 
+/// Anything may be stored there: of a node in quarantine, whose answers nobody counts.
+pub const ANY_MARKER: &str = "*";
+
 /// The marker that a voting script compares (PROTOCOL §4).
 #[derive(Debug, Clone)]
 pub struct Marker {
     /// Among them the one that it is stored under.
     pub keys: Keys,
-    /// What must be stored there. Empty where it may be anything, which only a copy can say.
+    /// What must be stored there, or [`ANY_MARKER`].
     pub expected: Arc<str>,
     /// Goes with it in a batch.
     pub bounds: calls::Bounds,

@@ -86,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// Sends an extension to all nodes and counts until the verdict.
+    /// Sends an extension to all nodes, also to those in quarantine, and counts until the verdict.
     pub(super) async fn poll(self: &Arc<Self>, command: &Arc<Command>) -> ExtendVotes {
         let mut votes = ExtendVotes {
             count: Count::new(self.total()),
@@ -95,8 +95,20 @@ impl Engine {
             latest: 0,
             behind: 0,
             lost: SmallVec::new(),
-            ballot: self.vote(command),
+            quarantined: 0,
+            ballot: self.ballot(),
         };
+        let now = self.clock.now();
+        for (i, member) in self.members.iter().enumerate() {
+            let seat = Some(votes.ballot.seat(i));
+            if member.is_quarantined() {
+                votes.quarantined |= 1 << i;
+                votes.count.failed += 1;
+                member.copy(command, now, seat);
+            } else {
+                member.vote(command, now, seat);
+            }
+        }
         while votes.count.extension_verdict() == Verdict::Open {
             let Some((i, answer)) = votes.ballot.next().await else { break };
             votes.take(i, answer);
@@ -104,9 +116,8 @@ impl Engine {
         votes
     }
 
-    /// Gives the lease back to nodes that said they lost it, and to those in quarantine, which are not asked;
-    /// the latest data to those that have earlier; and either to stragglers that say so later. No answer is
-    /// waited for, let alone counted.
+    /// Gives the lease back to nodes that said they lost it, the latest data to those that have
+    /// earlier, and either to stragglers that say so later. No answer is waited for, let alone counted.
     fn heal(
         self: &Arc<Self>,
         scope: &Scope,
@@ -115,10 +126,7 @@ impl Engine {
         valid_until: Instant,
         votes: ExtendVotes,
     ) {
-        let ExtendVotes { mut lost, ballot, edition, behind, count, .. } = votes;
-        if count.failed > 0 {
-            lost.extend(self.those_that_take_copies());
-        }
+        let ExtendVotes { lost, ballot, edition, behind, .. } = votes;
         if lost.is_empty() && ballot.is_empty() && behind == 0 {
             return;
         }
@@ -139,7 +147,7 @@ impl Engine {
                     }
                     None => calls::update(&scope, id, &stored.data),
                 };
-                engine.members[i].vote(&Arc::new(command), engine.clock.now(), None);
+                engine.members[i].copy(&Arc::new(command), engine.clock.now(), None);
             }
         };
         lost.into_iter().for_each(|(i, node_ms)| mend(i, Some(node_ms)));
@@ -178,6 +186,8 @@ pub(super) struct ExtendVotes {
     behind: u64,
     /// Nodes that do not hold it, and their clocks when they said so.
     lost: SmallVec<[(usize, u64); 5]>,
+    /// One bit a node that is in quarantine: it counts as one that failed, whatever it says.
+    quarantined: u64,
     /// Votes still out.
     ballot: Ballot,
 }
@@ -185,7 +195,9 @@ pub(super) struct ExtendVotes {
 impl ExtendVotes {
     fn take(&mut self, i: usize, answer: Vote) {
         let node_ms = answer.as_ref().map_or(0, |answer| answer.node_ms);
+        let counts = self.quarantined & (1 << i) == 0;
         match answer.and_then(Extended::read) {
+            Ok(Some(_)) if !counts => {}
             Ok(Some(mut extended)) => {
                 self.count.yes += 1;
                 let (edition, _) = Edition::split(&extended.data);
@@ -212,10 +224,10 @@ impl ExtendVotes {
                 }
             }
             Ok(None) => {
-                self.count.no += 1;
+                self.count.no += usize::from(counts);
                 self.lost.push((i, node_ms));
             }
-            Err(_) => self.count.failed += 1,
+            Err(_) => self.count.failed += usize::from(counts),
         }
     }
 }
@@ -224,11 +236,90 @@ impl ExtendVotes {
 mod tests {
     use std::time::Duration;
 
+    use crate::domain::LeaseHandle;
     use crate::node::Script;
-    use crate::quorum::Round;
+    use crate::node::calls::{Claim, Renewal};
     use crate::quorum::fixture::Api;
+    use crate::quorum::{Extension, Round};
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    /// The middle one of three nodes is in quarantine, for 303 s.
+    async fn quarantined() -> [Api; 2] {
+        let pair = Api::pair().await;
+        pair[0].nodes[1].node.restart("again", false);
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(pair[0].engine.tally().granted, 2);
+        pair
+    }
+
+    async fn extend_as(api: &Api, lease: LeaseHandle, renewal: Renewal, claim: Option<Claim>) {
+        let extension = api.engine.extend(&api.scope, lease, renewal, None, claim).await;
+        assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_shortened_or_claimed_is_so_at_a_node_in_quarantine() {
+        // While its acquire is kept back from there, and afterwards.
+        for waits in [Duration::ZERO, SECOND] {
+            let [api, other] = quarantined().await;
+            let Round::Granted(won) = api.round_of(Some("request"), 200_000).await else {
+                panic!("not granted")
+            };
+            tokio::time::sleep(waits).await;
+            extend_as(&api, won.handle, Renewal::Ttl(2_000), None).await;
+            extend_as(&other, won.handle, Renewal::Own, Some(Claim::from_bits(7))).await;
+            tokio::time::sleep(SECOND).await;
+            let [one, copy, another] =
+                [0, 1, 2].map(|i| api.nodes[i].node.get_raw(&api.scope.channels()[0]).unwrap());
+            assert_eq!((&one[..13], &one[27..]), (&another[..13], &another[27..]));
+            assert_eq!((&copy[..13], &copy[27..]), (&one[..13], &one[27..]));
+            // What the client of the first attempt leaves to be undone is somebody else's by now.
+            drop(won);
+            tokio::time::sleep(SECOND / 2).await;
+            assert!(api.is_held_at(1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_under_way_when_a_node_begins_to_vote_is_there_too() {
+        for script in [Script::Acquire, Script::Extend] {
+            let [api, _] = quarantined().await;
+            tokio::time::sleep(295 * SECOND).await;
+            let held = if script == Script::Extend { Some(api.acquire().await) } else { None };
+            tokio::time::sleep(SECOND).await;
+            api.nodes[0].hang_with(script);
+            let go_on = async {
+                while api.engine.tally().granted < 3 {
+                    tokio::time::sleep(SECOND / 100).await;
+                }
+                api.nodes[0].go_on();
+            };
+            let asked = async {
+                match held {
+                    Some(lease) => api.extend(lease).await,
+                    None => {
+                        api.acquire().await;
+                    }
+                }
+            };
+            tokio::join!(asked, go_on);
+            tokio::time::sleep(SECOND).await;
+            assert_eq!([0, 1, 2].map(|i| api.is_held_at(i)), [true; 3], "{script:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn copies_of_one_name_leave_one_key() {
+        let [api, _] = quarantined().await;
+        for _ in 0..10 {
+            let lease = api.acquire().await;
+            tokio::time::sleep(SECOND / 40).await;
+            assert!(api.release(&lease).await);
+        }
+        // The marker, or what is there in its place, and the name's.
+        assert_eq!([0, 1, 2].map(|i| api.nodes[i].node.keys().len()), [2; 3]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_node_in_quarantine_has_all_leases_when_it_votes_again() {
@@ -265,9 +356,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_undone_is_undone_at_a_node_in_quarantine() {
-        let [api, _] = Api::pair().await;
-        api.nodes[1].node.restart("again", false);
-        tokio::time::sleep(SECOND).await;
+        let [api, _] = quarantined().await;
         for waits in [Duration::ZERO, SECOND] {
             let Round::Granted(won) = api.round().await else { panic!("not granted") };
             tokio::time::sleep(waits).await;

@@ -10,7 +10,7 @@ use super::Engine;
 use super::tally::{self, Count, Named, Verdict, quorum_of};
 use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, validity_ms};
 use crate::node::ballot::{Ballot, Vote};
-use crate::node::calls::{self, Ask, Claim, Extended, GrantVote, Holding, Renewal, Scope, Tell};
+use crate::node::calls::{self, Ask, Claim, GrantVote, Holding, Renewal, Scope, Tell};
 use crate::node::{Command, NodeError};
 use crate::telemetry::metrics;
 
@@ -280,40 +280,19 @@ impl Engine {
             return Round::NoQuorum(votes.count.nodes());
         };
         let nodes = votes.count.nodes();
-        let handle = LeaseHandle { id: lease, token };
-        if nodes.failed > 0 {
-            self.give_copies(ask, handle, left_ms, &mut grant);
+        for (i, _) in self.members.iter().enumerate().filter(|(i, _)| votes.quarantined & (1 << i) != 0) {
+            grant.nodes |= 1 << i;
+            self.spares.ask(i, lease, &command, started, None);
         }
         if ask.request.is_some() {
             self.undo_remains(ask.scope, votes, ballot);
         }
         Round::Granted(Box::new(Won {
-            handle,
+            handle: LeaseHandle { id: lease, token },
             valid_until: started + Duration::from_millis(elapsed_ms + left_ms),
             nodes,
             grant,
         }))
-    }
-
-    /// Gives copies of a new lease to nodes in quarantine, should it be held for long enough.
-    #[cold]
-    fn give_copies(&self, ask: &Ask<'_>, handle: LeaseHandle, left_ms: u64, grant: &mut Grant) {
-        let now = self.clock.now();
-        let stored = Extended {
-            remaining_ms: left_ms,
-            ttl_ms: ask.ttl_ms,
-            data: ask.data.to_owned(),
-            request: ask.request.map(str::to_owned),
-            slots: ask.slots.to_vec(),
-            shortened: false,
-        };
-        for (i, node_ms) in self.those_that_take_copies() {
-            let ends_ms = node_ms + left_ms;
-            let LeaseHandle { id, token } = handle;
-            let copy = calls::heal(&self.keys, &self.bounds, ask.scope, &id, token, &stored, ends_ms);
-            grant.nodes |= 1 << i;
-            self.spares.ask(i, id, &Arc::new(copy), now, None);
-        }
     }
 
     /// Asks these nodes now, where they were not.
@@ -399,12 +378,14 @@ struct GrantVotes {
     free: usize,
     /// A node has been told already to forget this lease.
     undone: bool,
+    /// One bit a node in quarantine.
+    quarantined: u64,
 }
 
 impl GrantVotes {
     fn new(total: usize, proposed: u64) -> Self {
         let (fences, holdings) = (SmallVec::new(), Vec::new());
-        Self { count: Count::new(total), proposed, fences, holdings, free: 0, undone: false }
+        Self { count: Count::new(total), proposed, fences, holdings, free: 0, undone: false, quarantined: 0 }
     }
 
     fn take(&mut self, i: usize, answer: Vote, grant: &mut Grant) {
@@ -424,6 +405,7 @@ impl GrantVotes {
             Err(why) => {
                 self.count.failed += 1;
                 self.undone |= matches!(why, NodeError::Undone);
+                self.quarantined |= u64::from(matches!(why, NodeError::Quarantined)) << i;
                 if !why.may_have_run() {
                     grant.nodes &= !(1 << i);
                 }

@@ -273,13 +273,6 @@ impl Engine {
         ballot
     }
 
-    /// Nodes in quarantine that may be given copies, and their clocks, ms.
-    fn those_that_take_copies(&self) -> impl Iterator<Item = (usize, u64)> {
-        let now = self.clock.now();
-        let members = self.members.iter().enumerate();
-        members.filter_map(move |(i, member)| Some((i, member.takes_copies_at(now)?)))
-    }
-
     /// Tells every node something that needs no marker, at once; but not these, which have their answer.
     fn tell(&self, command: &Arc<Command>, except: u64) -> Ballot {
         let answered = except.count_ones() as usize;

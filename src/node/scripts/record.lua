@@ -50,8 +50,7 @@ end
 
 -- Whether it is what a release of this lease has left.
 local function is_left_of(lease, record)
-  if string.find(record, '^[^0]') then return false end
-  return sub(record, 52, 83) == lease or sub(record, 15, 26) == sub(lease, 1, 12)
+  return byte(record) == 48 and (sub(record, 52, 83) == lease or sub(record, 15, 26) == sub(lease, 1, 12))
 end
 
 -- The edition of data, '' of the first: the greater as text is the later.
