@@ -164,11 +164,6 @@ impl Member {
         matches!(**self.gate.load(), Gate::Open(_))
     }
 
-    /// Whether it is in quarantine.
-    pub fn is_quarantined(&self) -> bool {
-        matches!(**self.gate.load(), Gate::Shut(NodeError::Quarantined))
-    }
-
     /// Where it stands.
     pub fn standing(&self) -> Standing {
         lock(&self.standing).clone()
@@ -188,43 +183,35 @@ impl Member {
         if !self.reserve.is_empty() && self.is_voting() {
             self.send_kept(now);
         }
-        self.cast(command, now, to, self.trace(command));
+        self.cast(command, now, to, self.trace(command), false);
     }
 
-    /// Has a node do what those do that vote, also while it is in quarantine: so it has what they have once
-    /// it votes again. Nobody may count its answer.
-    pub fn copy(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
+    /// The same, but has a node in quarantine do what those do that vote, so that it has what they have once
+    /// it votes again. Then this is false, and nobody may count its answer.
+    pub fn vote_or_copy(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) -> bool {
         self.send_kept(now);
-        self.cast_copy(command, now, to, self.trace(command));
-    }
-
-    fn cast_copy(
-        self: &Arc<Self>,
-        command: &Arc<Command>,
-        now: Instant,
-        to: Option<Seat>,
-        span: Option<Box<VoteSpan>>,
-    ) {
-        if self.is_quarantined() {
-            self.forward(command, Some(Arc::clone(&self.any_marker)), now, to, span);
-        } else {
-            self.cast(command, now, to, span);
-        }
+        self.cast(command, now, to, self.trace(command), true)
     }
 
     fn trace(&self, command: &Command) -> Option<Box<VoteSpan>> {
         VoteSpan::begin(self.metrics.node(), command.script)
     }
 
+    /// False where it was sent as a copy.
     fn cast(
         self: &Arc<Self>,
         command: &Arc<Command>,
         now: Instant,
         to: Option<Seat>,
         span: Option<Box<VoteSpan>>,
-    ) {
+        or_copy: bool,
+    ) -> bool {
         match &**self.gate.load() {
             Gate::Open(marker) => self.forward(command, Some(Arc::clone(marker)), now, to, span),
+            Gate::Shut(NodeError::Quarantined) if or_copy => {
+                self.forward(command, Some(Arc::clone(&self.any_marker)), now, to, span);
+                return false;
+            }
             Gate::Shut(why) => {
                 self.complain(command, why, now);
                 if let Some(span) = span {
@@ -233,11 +220,12 @@ impl Member {
                 abstain(to, why);
             }
         }
+        true
     }
 
     /// Asks for a vote on the acquire of `lease` once that is of use, and never where it is
     /// [withdrawn](Member::withdraw) before; ahead of all that is asked afterwards but releases. Without a
-    /// seat it is a [copy](Member::copy). True where somebody has to
+    /// seat it may be [a copy](Member::vote_or_copy). True where somebody has to
     /// [look](Member::look_after_kept) again now.
     pub fn vote_if_of_use(
         self: &Arc<Self>,
@@ -248,10 +236,9 @@ impl Member {
     ) -> bool {
         self.unsettled.fetch_add(1, Ordering::Relaxed);
         self.reserve.keep(lease, command, now, to, || self.trace(command)).unwrap_or_else(|to| {
-            match to {
-                Some(_) => self.vote(command, now, to),
-                None => self.copy(command, now, to),
-            }
+            self.send_kept(now);
+            let or_copy = to.is_none();
+            self.cast(command, now, to, self.trace(command), or_copy);
             self.unsettled.fetch_sub(1, Ordering::Release);
             false
         })
@@ -289,10 +276,8 @@ impl Member {
         if kept.is_stale(now) {
             kept.withdraw();
         } else {
-            match kept.seat {
-                Some(_) => self.cast(&kept.command, now, kept.seat, kept.span),
-                None => self.cast_copy(&kept.command, now, None, kept.span),
-            }
+            let or_copy = kept.seat.is_none();
+            self.cast(&kept.command, now, kept.seat, kept.span, or_copy);
         }
         self.unsettled.fetch_sub(1, Ordering::Release);
     }

@@ -100,13 +100,9 @@ impl Engine {
         };
         let now = self.clock.now();
         for (i, member) in self.members.iter().enumerate() {
-            let seat = Some(votes.ballot.seat(i));
-            if member.is_quarantined() {
+            if !member.vote_or_copy(command, now, Some(votes.ballot.seat(i))) {
                 votes.quarantined |= 1 << i;
                 votes.count.failed += 1;
-                member.copy(command, now, seat);
-            } else {
-                member.vote(command, now, seat);
             }
         }
         while votes.count.extension_verdict() == Verdict::Open {
@@ -147,7 +143,7 @@ impl Engine {
                     }
                     None => calls::update(&scope, id, &stored.data),
                 };
-                engine.members[i].copy(&Arc::new(command), engine.clock.now(), None);
+                engine.members[i].vote_or_copy(&Arc::new(command), engine.clock.now(), None);
             }
         };
         lost.into_iter().for_each(|(i, node_ms)| mend(i, Some(node_ms)));
@@ -307,6 +303,17 @@ mod tests {
             tokio::time::sleep(SECOND).await;
             assert_eq!([0, 1, 2].map(|i| api.is_held_at(i)), [true; 3], "{script:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_copy_and_a_vote_make_no_quorum() {
+        let [api, _] = quarantined().await;
+        let lease = api.acquire().await;
+        api.extend(lease).await;
+        assert_eq!(api.holders(&lease), [true; 3]);
+        api.nodes[0].refuse(Some(Script::Extend));
+        let extension = api.engine.extend(&api.scope, lease, Renewal::Own, None, None).await;
+        assert!(matches!(extension, Extension::NoQuorum(_)), "{extension:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -280,7 +280,7 @@ impl Engine {
             return Round::NoQuorum(votes.count.nodes());
         };
         let nodes = votes.count.nodes();
-        for (i, _) in self.members.iter().enumerate().filter(|(i, _)| votes.quarantined & (1 << i) != 0) {
+        for i in (0..self.total()).filter(|i| votes.quarantined & (1 << i) != 0) {
             grant.nodes |= 1 << i;
             self.spares.ask(i, lease, &command, started, None);
         }
