@@ -19,7 +19,7 @@ use super::calls::{self, Bounds, Keys};
 use super::complaints::Complaints;
 use super::quarantine::{self, Board, MARKING, Standing};
 use super::reserve::{Kept, Look, Reserve};
-use super::{ANY_MARKER, Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
+use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
 use crate::domain::{LeaseId, drift_ms};
 use crate::telemetry::trace::VoteSpan;
@@ -40,7 +40,8 @@ const STEP_BUDGET_TTL_MS: u64 = 30_000;
 #[derive(Debug)]
 enum Gate {
     Open(Arc<Marker>),
-    Shut(NodeError),
+    /// Why, and of a node in quarantine under what it is given copies.
+    Shut(NodeError, Option<Arc<Marker>>),
 }
 
 /// A node of the deployment, as the API shows it.
@@ -75,8 +76,7 @@ pub struct Member {
     node: Arc<dyn Node>,
     clock: Arc<dyn Clock>,
     keys: Keys,
-    /// Under which copies are given.
-    any_marker: Arc<Marker>,
+    bounds: Bounds,
     board: Arc<Mutex<Board>>,
     gate: ArcSwap<Gate>,
     standing: Mutex<Standing>,
@@ -126,15 +126,14 @@ impl Member {
         metrics.state(2);
         let first_seen = clock.now();
         let complaints = Complaints::new(first_seen);
-        let any_marker = Arc::new(Marker { keys: keys.clone(), expected: ANY_MARKER.into(), bounds });
         Arc::new(Self {
             index,
             node,
             clock,
             keys,
-            any_marker,
+            bounds,
             board,
-            gate: ArcSwap::from_pointee(Gate::Shut(NodeError::Down)),
+            gate: ArcSwap::from_pointee(Gate::Shut(NodeError::Down, None)),
             standing: Mutex::new(Standing::Down),
             trouble: ArcSwapOption::empty(),
             failed: AtomicBool::new(false),
@@ -208,11 +207,11 @@ impl Member {
     ) -> bool {
         match &**self.gate.load() {
             Gate::Open(marker) => self.forward(command, Some(Arc::clone(marker)), now, to, span),
-            Gate::Shut(NodeError::Quarantined) if or_copy => {
-                self.forward(command, Some(Arc::clone(&self.any_marker)), now, to, span);
+            Gate::Shut(_, Some(marker)) if or_copy => {
+                self.forward(command, Some(Arc::clone(marker)), now, to, span);
                 return false;
             }
-            Gate::Shut(why) => {
+            Gate::Shut(why, _) => {
                 self.complain(command, why, now);
                 if let Some(span) = span {
                     span.end(NODE_OUTCOMES[node_outcome(Err(why))], false);
@@ -299,7 +298,7 @@ impl Member {
         if command.settle.is_some() {
             // Nothing is changed at a node that is refused. But another server may see it
             // otherwise, and may have been granted there what is released here.
-            if let Gate::Shut(why @ (NodeError::Down | NodeError::Refused(_))) = &**self.gate.load() {
+            if let Gate::Shut(why @ (NodeError::Down | NodeError::Refused(_)), _) = &**self.gate.load() {
                 self.owe(Arc::clone(command), false);
                 // A node that is only slow may have the acquire before it, on the same connection: there
                 // an undo goes behind that at once. It stays owed all the same, since what this says
@@ -326,7 +325,7 @@ impl Member {
     }
 
     fn is_reachable(&self) -> bool {
-        !matches!(**self.gate.load(), Gate::Shut(NodeError::Down | NodeError::Refused(_)))
+        !matches!(**self.gate.load(), Gate::Shut(NodeError::Down | NodeError::Refused(_), _))
     }
 
     fn forward(
@@ -466,15 +465,20 @@ impl Member {
         if *current == standing {
             return;
         }
+        let marker = |expected: &Arc<str>, votes| {
+            let (keys, expected) = (self.keys.clone(), Arc::clone(expected));
+            Arc::new(Marker { keys, expected, votes, bounds: self.bounds })
+        };
         let (gate, state) = match &standing {
             Standing::Voting(expected) => {
                 self.stepped.store(false, Ordering::Release);
-                let marker = Marker { expected: Arc::clone(expected), ..(*self.any_marker).clone() };
-                (Gate::Open(Arc::new(marker)), 0)
+                (Gate::Open(marker(expected, true)), 0)
             }
-            Standing::Quarantined { .. } => (Gate::Shut(NodeError::Quarantined), 1),
-            Standing::Down => (Gate::Shut(NodeError::Down), 2),
-            Standing::Refused(why) => (Gate::Shut(NodeError::Refused(Arc::clone(why))), 3),
+            Standing::Quarantined { marker: seen, .. } => {
+                (Gate::Shut(NodeError::Quarantined, seen.as_ref().map(|seen| marker(seen, false))), 1)
+            }
+            Standing::Down => (Gate::Shut(NodeError::Down, None), 2),
+            Standing::Refused(why) => (Gate::Shut(NodeError::Refused(Arc::clone(why)), None), 3),
         };
         let (node, address) = (self.metrics.node(), self.node.address());
         match &standing {
@@ -503,7 +507,7 @@ impl Member {
         let standing = self.standing();
         let (state, reason, until) = match &standing {
             Standing::Voting(_) => ("voting", None, None),
-            Standing::Quarantined { until, reason } => {
+            Standing::Quarantined { until, reason, .. } => {
                 let reason = match self.trouble() {
                     Some(why) if *reason == MARKING => format!("cannot be marked: {why}"),
                     _ => (*reason).to_owned(),
@@ -532,6 +536,10 @@ impl Member {
             self.stand(standing);
         }
         self.wake.notify_one();
+    }
+
+    fn doubt(&self, reason: &'static str) {
+        self.fail(Standing::Quarantined { until: None, reason, marker: None });
     }
 
     /// What its clock says, µs since the epoch, as far as the last look tells. None before that.
@@ -568,7 +576,7 @@ impl Member {
                     "the node's clock stepped"
                 );
             }
-            self.fail(Standing::Quarantined { until: None, reason: "its clock stepped" });
+            self.doubt("its clock stepped");
         }
     }
 }
@@ -600,7 +608,7 @@ impl ReplyWatcher for Member {
                         self.fail(Standing::Down);
                     }
                     NodeError::Unmarked => {
-                        self.fail(Standing::Quarantined { until: None, reason: "its marker changed" });
+                        self.doubt("its marker changed");
                     }
                     NodeError::Undone => self.overtaken.store(true, Ordering::Relaxed),
                     _ => {}

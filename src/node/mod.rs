@@ -222,16 +222,16 @@ impl Settle {
     }
 }
 
-/// Anything may be stored there: of a node in quarantine, whose answers nobody counts.
-pub const ANY_MARKER: &str = "*";
-
 /// The marker that a voting script compares (PROTOCOL §4).
 #[derive(Debug, Clone)]
 pub struct Marker {
     /// Among them the one that it is stored under.
     pub keys: Keys,
-    /// What must be stored there, or [`ANY_MARKER`].
+    /// What must be stored there.
     pub expected: Arc<str>,
+    /// Whether the answer is a vote, of the process that the marker names. A copy goes to whatever process
+    /// the marker was seen at.
+    pub votes: bool,
     /// Goes with it in a batch.
     pub bounds: calls::Bounds,
 }
@@ -244,6 +244,15 @@ pub struct Call {
     pub marker: Option<Arc<Marker>>,
     /// Where the answer goes.
     pub reply: ReplyTo,
+}
+
+impl Call {
+    /// Whether it asks for the vote of a process that the node was before, by these `run_id`s (PROTOCOL §4):
+    /// it restarted, who asks has not noticed yet, and a marker restored from disk would match.
+    pub fn is_stale(&self, former: &[String]) -> bool {
+        let marker = self.marker.as_ref().filter(|marker| marker.votes);
+        marker.is_some_and(|marker| former.iter().any(|id| marker.expected.contains(id.as_str())))
+    }
 }
 
 /// The way back of one call. Answers exactly once: dropping it unanswered says

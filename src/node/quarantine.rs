@@ -80,6 +80,9 @@ pub enum Standing {
         until: Option<Instant>,
         /// Why.
         reason: &'static str,
+        /// What was last seen in the place of its marker. As long as that is there the node remembers what
+        /// it was told since, and may be given copies.
+        marker: Option<Arc<str>>,
     },
     /// It does not answer.
     Down,
@@ -252,6 +255,10 @@ impl Board {
         let stands = |standing| Verdict { standing, mark: None };
         let view = &self.views[i];
         let Some(seen) = &view.seen else { return stands(Standing::Down) };
+        let quarantined = |until, reason| {
+            let marker = seen.marker.as_deref().map(Arc::from);
+            Standing::Quarantined { until, reason, marker }
+        };
         // What spoke against it may be over when it is back.
         if !view.reachable {
             return stands(Standing::Down);
@@ -260,7 +267,7 @@ impl Board {
             return stands(Standing::Refused(why.into()));
         }
         if let Some((at, reason)) = view.doubted.filter(|(at, _)| *at + quarantine > now) {
-            return stands(Standing::Quarantined { until: Some(at + quarantine), reason });
+            return stands(quarantined(Some(at + quarantine), reason));
         }
         let marker = seen.marker.as_deref().and_then(|text| text.parse::<MarkerText>().ok());
         if let (None, Some(marker)) = (&view.unmarked, &marker) {
@@ -273,7 +280,7 @@ impl Board {
             let ours = self.markers().filter(|(_, text)| text.deployment == marker.deployment).count();
             let raised = MarkerText { max_ttl_ms: self.max_ttl_ms, ..marker.clone() };
             return Verdict {
-                standing: Standing::Quarantined { until: None, reason: MARKING },
+                standing: quarantined(None, MARKING),
                 mark: (ours > self.total() / 2).then(|| (seen.marker.clone(), raised)),
             };
         }
@@ -290,11 +297,11 @@ impl Board {
         let deployment = match deployment {
             Some(known) if others >= needed => known.to_owned(),
             None if others + 1 == self.total() => self.founded(),
-            _ => return stands(Standing::Quarantined { until: None, reason: WAITS_FOR_NODES }),
+            _ => return stands(quarantined(None, WAITS_FOR_NODES)),
         };
         let until = since + quarantine;
         if until > now {
-            return stands(Standing::Quarantined { until: Some(until), reason });
+            return stands(quarantined(Some(until), reason));
         }
         let mark = MarkerText {
             run_id: seen.identity.run_id.clone(),
@@ -302,10 +309,7 @@ impl Board {
             total: self.total(),
             max_ttl_ms: self.max_ttl_ms_seen,
         };
-        Verdict {
-            standing: Standing::Quarantined { until: None, reason: MARKING },
-            mark: Some((seen.marker.clone(), mark)),
-        }
+        Verdict { standing: quarantined(None, MARKING), mark: Some((seen.marker.clone(), mark)) }
     }
 
     fn founded(&self) -> String {

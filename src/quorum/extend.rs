@@ -316,6 +316,17 @@ mod tests {
         assert!(matches!(extension, Extension::NoQuorum(_)), "{extension:?}");
     }
 
+    /// With its memory it loses what would stop the copy.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_loses_its_memory_once_more_is_not_given_what_was_released() {
+        let [api, other] = quarantined().await;
+        let lease = api.acquire().await;
+        assert!(other.release(&lease).await);
+        api.nodes[1].node.flush();
+        tokio::time::sleep(SECOND / 20).await;
+        assert_eq!(api.holders(&lease), [false; 3]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn copies_of_one_name_leave_one_key() {
         let [api, _] = quarantined().await;

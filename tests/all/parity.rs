@@ -114,7 +114,7 @@ fn marker() -> impl Strategy<Value = (Option<Marker>, bool)> {
     (expected, clock_bound_ms, fence_retention_ms).prop_map(
         |(expected, clock_bound_ms, fence_retention_ms)| {
             let bounds = Bounds { clock_bound_ms, fence_retention_ms };
-            let marker = Marker { keys: Keys::new("q"), expected: expected.into(), bounds };
+            let marker = Marker { keys: Keys::new("q"), expected: expected.into(), votes: true, bounds };
             (Some(marker), fence_retention_ms == 1)
         },
     )

@@ -182,7 +182,7 @@ fn release(lease: &str, key: &str) -> Command {
 
 fn marker(expected: &str) -> Marker {
     let bounds = Bounds { clock_bound_ms: 60_000, fence_retention_ms: 600_000 };
-    Marker { keys: Keys::new("q"), expected: expected.into(), bounds }
+    Marker { keys: Keys::new("q"), expected: expected.into(), votes: true, bounds }
 }
 
 /// Asks again and again until the answer is `good`.

@@ -1232,12 +1232,10 @@ impl Inner {
     }
 
     fn send_call(&mut self, way: Way, call: Call, now: u64, answers: &mut Answers) {
+        // As the driver does.
+        let is_stale = call.is_stale(&self.link(way).former);
         let Call { command, marker, reply } = call;
-        let link = self.link(way);
-        // As the driver does: a marker of a process that this node no longer is.
-        if let Some(marker) = &marker
-            && link.former.iter().any(|former| marker.expected.contains(former.as_str()))
-        {
+        if is_stale {
             answers.push((Asker::Call(reply), Back::Failed(NodeError::Unmarked)));
             return;
         }

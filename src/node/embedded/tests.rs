@@ -88,7 +88,7 @@ const ASK: Ask<'_> = Ask { lease: A, request: "-", proposed: P, ahead_us: MINUTE
 /// The marker that a voting call expects.
 fn marker(ahead_us: u64) -> Marker {
     let bounds = Bounds { clock_bound_ms: ahead_us / 1000, fence_retention_ms: RETENTION };
-    Marker { keys: Keys::new("q"), expected: MARKER.into(), bounds }
+    Marker { keys: Keys::new("q"), expected: MARKER.into(), votes: true, bounds }
 }
 
 fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String], args: &[String]) -> String {

@@ -336,7 +336,7 @@ impl<'a> Driver<'a> {
         for _ in 0..count {
             let Some(job) = self.taken.pop_front() else { break };
             match job {
-                Job::Call(call) if self.is_stale(&call) => call.reply.send(Err(NodeError::Unmarked)),
+                Job::Call(call) if call.is_stale(self.former) => call.reply.send(Err(NodeError::Unmarked)),
                 Job::Call(call) if call.command.script.is_batched() => {
                     let more = call.command.keys().len();
                     if batch.len() == BATCH_CALLS_MAX || keys + more > BATCH_KEYS_MAX || !joins(&call, &batch)
@@ -364,13 +364,6 @@ impl<'a> Driver<'a> {
         self.batch = batch;
         // Not the end yet: only an empty queue registers who is to be woken by the next call.
         true
-    }
-
-    /// Whether the call names a `run_id` that this node no longer has (PROTOCOL §4): it restarted,
-    /// the layer above has not noticed yet, and a marker restored from disk would match.
-    fn is_stale(&self, call: &Call) -> bool {
-        let Some(marker) = &call.marker else { return false };
-        self.former.iter().any(|run_id| marker.expected.contains(run_id.as_str()))
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Arc<str>> {

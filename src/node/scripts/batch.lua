@@ -2,8 +2,7 @@
 -- many requests cost the node one run, one look at the clock and one at all that is stored.
 --
 -- KEYS  [marker, what says that there are tombstones], then the keys of each
--- ARGV  1 the expected marker, or '' where releases are all and KEYS has neither of the first two, or '*'
---         of a node in quarantine, which may have any, and whose answers nobody counts
+-- ARGV  1 the expected marker, or '' where releases are all and KEYS has neither of the first two
 --       2 how far a token may be ahead of the clock, µs   3 fence retention, ms
 --       4 what all keys begin with
 --       then of each its text, where each part has its place: a word costs a node more than what
@@ -51,7 +50,6 @@ local k, a = 1, 5
 if ARGV[1] ~= '' then
   marked, tombstones, k = stored[1] == ARGV[1], stored[2], 3
   if stored[1] == nil then marked, tombstones = call('GET', KEYS[1]) == ARGV[1], call('GET', KEYS[2]) end
-  if ARGV[1] == '*' then marked = true end
 end
 
 -- A ttl as it was asked for, its end, and the end of the fence's retention behind it. Mostly all

@@ -3,8 +3,7 @@
 --
 -- KEYS  marker, what says that there are tombstones, tombstone of the lease, key × n,
 --       [index of the semaphore]
--- ARGV  1 marker, or '*' of a node in quarantine, which may have any   2 lease id
---       3 token, 16 digits   4 its end by this node's clock, ms   5 ttl as granted, ms
+-- ARGV  1 marker   2 lease id   3 token, 16 digits   4 its end by this node's clock, ms   5 ttl as granted, ms
 --       6 how far the token may be ahead, µs   7 fence retention, ms   8 request as stored   9 n
 --       10 data   11… slot × n, with an index
 -- Reply {1, now} healed; {0, now} over, or somebody else's, or a later token is known, or this
@@ -13,7 +12,7 @@
 -- Its acquire may come even later than this: a tombstone that says 'healed' stops it, since a
 -- release finds the lease here and leaves none.
 local marks = redis.call('MGET', KEYS[1], KEYS[3])
-if ARGV[1] ~= '*' and marks[1] ~= ARGV[1] then return {-1, 0, marks[1]} end
+if marks[1] ~= ARGV[1] then return {-1, 0, marks[1]} end
 local now, now_us = clock()
 if marks[2] == '' then return {-3, now} end
 local token = tonumber(ARGV[3])
