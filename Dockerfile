@@ -1,7 +1,7 @@
 # Builds the server and puts nothing but its binary on a plain Debian.
 #
 #   docker build -t quorate .
-#   docker build --build-arg PGO=true -t quorate .   # up to a tenth faster, in four times the time
+#   docker build --build-arg PGO=false -t quorate .   # in a quarter of the time, a tenth slower
 #   docker run --rm -p 127.0.0.1:8080:8080 --read-only quorate dev --listen 0.0.0.0:8080
 #
 # No `# syntax=` line on purpose: it would fetch a front end from a registry, and
@@ -11,8 +11,9 @@ ARG RUST_IMAGE=rust:1-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 
 FROM ${RUST_IMAGE} AS build
-# Whether the server is built with what a load shows of it: scripts/build-pgo.
-ARG PGO=false
+# Whether to build with a profile of the server under load (scripts/build-pgo), which takes packages of
+# Debian and a component of rustup.
+ARG PGO=true
 WORKDIR /src
 COPY . .
 # Dependencies live in cache mounts: the registry so that they are fetched once, the
