@@ -296,7 +296,8 @@ impl Board {
         let needed = (self.total() / 2 + self.total() % 2).min(self.total() - 1);
         let deployment = match deployment {
             Some(known) if others >= needed => known.to_owned(),
-            None if others + 1 == self.total() => self.founded(),
+            // Beside the marker of another deployment, this node may be of that one, too.
+            None if others + 1 == self.total() && self.is_unmarked() => self.founded(),
             _ => return stands(quarantined(None, WAITS_FOR_NODES)),
         };
         let until = since + quarantine;
@@ -471,6 +472,19 @@ mod tests {
         board.saw(0, identity("r1"), None, now, now);
         board.saw(1, identity("r2"), None, now, now);
         assert!(board.judge(after(now, 5000)).iter().all(|v| v.mark.is_none()));
+    }
+
+    #[test]
+    fn no_deployment_is_founded_beside_markers_of_others() {
+        for others in [[("r1", "d", 5), ("r2", "d", 5)], [("r1", "d", 3), ("r2", "e", 3)]] {
+            let now = Instant::now();
+            let mut board = board();
+            for (i, (run_id, deployment, total)) in others.into_iter().enumerate() {
+                board.saw(i, identity(run_id), marker(run_id, deployment, total), now, now);
+            }
+            board.saw(2, identity("r3"), None, now, now);
+            assert!(board.judge(after(now, 5000)).iter().all(|v| v.mark.is_none()), "{others:?}");
+        }
     }
 
     #[test]

@@ -113,7 +113,12 @@ impl Script {
 
     /// Whether the script takes the expected marker (KEYS\[1\], ARGV\[1\]).
     pub const fn is_marked(self) -> bool {
-        !matches!(self, Self::Release | Self::Publish | Self::Status | Self::Mark)
+        !self.is_look() && !matches!(self, Self::Release | Self::Publish)
+    }
+
+    /// Whether it looks after the node rather than after a lease.
+    pub const fn is_look(self) -> bool {
+        matches!(self, Self::Status | Self::Mark)
     }
 
     /// Whether its answer is a vote. A copy that is given to a node counts nowhere.

@@ -478,10 +478,13 @@ async fn a_full_queue_refuses_and_has_room_again_afterwards() {
     let server = Server::start(&[]);
     let node = connect(&server, RedisOptions { queue_len: 16, ..options() }).await;
     server.signal("-STOP");
-    let mut receivers: Vec<_> = (0..20).map(|_| send(&node, status())).collect();
+    let publish = || Command::new(Script::Publish).key("q:news");
+    let mut receivers: Vec<_> = (0..20).map(|_| send(&node, publish())).collect();
     for receiver in receivers.split_off(16) {
         assert!(matches!(in_time(receiver).await.unwrap(), Err(NodeError::Overloaded)));
     }
+    // Or a node that is busy would be taken for dead.
+    receivers.push(send(&node, status()));
     server.signal("-CONT");
     for receiver in receivers {
         assert!(in_time(receiver).await.unwrap().is_ok());

@@ -435,8 +435,12 @@ impl<'a> Driver<'a> {
             }
             match std::mem::replace(&mut waiting.sent, Sent::TimedOut) {
                 Sent::Call(call, _) | Sent::Part(call) => call.reply.send(Err(NodeError::Timeout)),
-                Sent::Info(Some(to)) => drop(to.send(Err(NodeError::Timeout))),
-                Sent::Info(None) | Sent::Batch(..) | Sent::TimedOut => {}
+                Sent::Info(to) => {
+                    // The parts that came belong to no later answer.
+                    self.info = Ok(String::new());
+                    to.into_iter().for_each(|to| drop(to.send(Err(NodeError::Timeout))));
+                }
+                Sent::Batch(..) | Sent::TimedOut => {}
                 Sent::Loaded(_) => self.loading = false,
             }
         }

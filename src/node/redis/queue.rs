@@ -60,8 +60,10 @@ impl Queue {
         let mut state = self.lock();
         let refusal = match &state.shut {
             Some(reason) => reason.clone(),
-            // A full queue is no reason to take the node for dead: whoever asks who it is gets in.
-            None if state.jobs.len() + state.sent >= self.limit && matches!(job, Job::Call(_)) => {
+            // A full queue is no reason to take the node for dead: whoever looks after it gets in.
+            None if state.jobs.len() + state.sent >= self.limit
+                && matches!(&job, Job::Call(call) if !call.command.script.is_look()) =>
+            {
                 NodeError::Overloaded
             }
             None => {
