@@ -147,7 +147,10 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    async fn over(connections: impl Iterator<Item = EmbeddedNode>, clock: &Arc<dyn Clock>) -> Self {
+    pub(crate) async fn over(
+        connections: impl Iterator<Item = EmbeddedNode>,
+        clock: &Arc<dyn Clock>,
+    ) -> Self {
         let watch = |node| Watched {
             node,
             hangs: Mutex::new(Hangs::Never),

@@ -127,8 +127,8 @@ impl Grant {
         self.armed = false;
     }
 
-    /// Undoes a lost round: at once where the lease was granted, and at a straggler only once
-    /// it turns out to have granted it too; mostly it refuses like the others.
+    /// Undoes a lost round: at once where the lease was granted, and at each straggler only once
+    /// it turns out that it may have granted it too; mostly it refuses like the others.
     fn settle(mut self, mut ballot: Ballot, mut votes: GrantVotes) {
         self.lost = true;
         for (i, member) in self.engine.members.iter().enumerate() {
@@ -147,7 +147,14 @@ impl Grant {
         }
         self.nodes = pending;
         let engine = Arc::clone(&self.engine);
-        engine.take_late(ballot, move |i, answer| votes.take(i, answer, &mut self));
+        engine.take_late(ballot, move |i, answer| {
+            votes.take(i, answer, &mut self);
+            let granted = self.nodes & (1 << i);
+            if granted != 0 {
+                self.undo(granted);
+                self.nodes &= !granted;
+            }
+        });
     }
 
     fn undo(&self, nodes: u64) {
@@ -213,15 +220,17 @@ impl Engine {
             Order::Parallel if ask.request.is_none() && !ask.look_only => self.spares.bits(),
             _ => 0,
         };
+        // A primary that was asked before has had time of its own.
+        let asked_at = if asked == 0 { started } else { self.clock.now() };
         for (i, member) in self.members.iter().enumerate() {
             let bit = 1 << i;
             if asked & bit == 0 {
                 grant.nodes |= bit;
                 let seat = ballot.seat(i);
                 if spares & bit == 0 {
-                    member.vote(&command, started, Some(seat));
+                    member.vote(&command, asked_at, Some(seat));
                 } else {
-                    self.spares.ask(i, lease, &command, started, Some(seat));
+                    self.spares.ask(i, lease, &command, asked_at, Some(seat));
                 }
             }
         }

@@ -35,6 +35,9 @@ impl Engine {
                     }
                     Err(_) => count.failed += 1,
                 }
+                if count.is_out_of_reach() {
+                    break;
+                }
                 if let (token, true) = tally::token_of(&issued, self.total()) {
                     return Token::new(token).map_err(|_| count.nodes());
                 }

@@ -231,12 +231,16 @@ impl Engine {
     /// `p = max(last proposed + 1, wall clock in µs)` (§2.1), where the wall clock is taken for at most the
     /// clock bound behind the nodes'. As none is granted that is further ahead of any node of its quorum,
     /// whatever was granted twice the bound ago is smaller, wherever it may be forgotten.
+    ///
+    /// What was proposed by a clock that was ahead and has been set right, the server's or those of a
+    /// quorum, is forgotten: it would be refused until the clocks have come to it.
     fn propose(&self, now: Instant) -> u64 {
-        let nodes = self.nodes_clock_us(now).unwrap_or(0);
-        let wall = self.clock.wall_us().max(nodes.saturating_sub(self.bounds.ahead_us()));
+        let (nodes, ahead_us) = (self.nodes_clock_us(now), self.bounds.ahead_us());
+        let wall = self.clock.wall_us().max(nodes.unwrap_or(0).saturating_sub(ahead_us));
+        let most = nodes.map_or(u64::MAX, |nodes| nodes.saturating_add(ahead_us));
         let mut last = self.last_proposed.load(Ordering::Relaxed);
         loop {
-            let next = wall.max(last + 1);
+            let next = if last > most { wall } else { wall.max(last + 1) };
             match self.last_proposed.compare_exchange_weak(last, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return next,
                 Err(now) => last = now,
@@ -314,5 +318,55 @@ impl Engine {
     /// and nobody waits longer than that for a node that hangs.
     fn tie_patience(&self) -> Duration {
         (2 * self.round_trip()).clamp(TIE_PATIENCE_MIN, TIE_PATIENCE_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SeededClock;
+    use crate::node::Script;
+    use crate::node::embedded::EmbeddedNode;
+    use crate::quorum::fixture::Api;
+
+    const DAY_US: i64 = 86_400_000_000;
+
+    /// Three nodes and a server, each side with a clock of its own.
+    async fn clocks() -> (Api, Arc<SeededClock>, Arc<SeededClock>) {
+        let [nodes, server] = [1, 2].map(|seed| Arc::new(SeededClock::new(seed, 1_790_000_000_000_000)));
+        let connections: Vec<_> = (0..3)
+            .map(|i| EmbeddedNode::new(&format!("run-{i}"), Arc::clone(&nodes) as Arc<dyn Clock>))
+            .collect();
+        let clock: Arc<dyn Clock> = Arc::clone(&server) as Arc<dyn Clock>;
+        (Api::over(connections.into_iter(), &clock).await, nodes, server)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_whose_clock_was_ahead_is_granted_leases_once_that_is_set_right() {
+        let (api, _, server) = clocks().await;
+        server.set_skew_us(DAY_US);
+        assert!(matches!(api.round().await, Round::NoQuorum(_)));
+        server.set_skew_us(0);
+        assert!(matches!(api.round().await, Round::Granted(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_node_that_hangs_where_no_quorum_can_answer() {
+        let [api, _] = Api::pair().await;
+        let lease = api.acquire().await;
+        api.nodes[2].hang();
+        let key = api.scope.channels()[0].to_string();
+        for script in [Script::Read, Script::Issue, Script::Release] {
+            api.nodes[..2].iter().for_each(|node| node.refuse(Some(script)));
+            let failed = async {
+                match script {
+                    Script::Read => api.engine.read(&[&key], |_| true).await.err(),
+                    Script::Issue => api.engine.issue(&key).await.err(),
+                    _ => api.engine.release(&api.scope, &lease.id).await.err(),
+                }
+            };
+            let failed = tokio::time::timeout(Duration::from_secs(1), failed).await;
+            assert_eq!(failed.map(|failed| failed.map(|nodes| nodes.failed)), Ok(Some(2)), "{script:?}");
+        }
     }
 }

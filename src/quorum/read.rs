@@ -89,6 +89,9 @@ impl Engine {
                 Ok(answer) => answers.push(answer),
                 Err(_) => count.failed += 1,
             }
+            if count.is_out_of_reach() {
+                break;
+            }
         }
         count.yes = answers.iter().filter(|answer| holds(answer)).count();
         count.no = answers.len() - count.yes;

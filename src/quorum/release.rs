@@ -89,7 +89,12 @@ impl Engine {
                         self.tell_these(&command, nodes, |i| Some(ballot.seat(i)));
                     }
                 }
-                Some((_, Err(_))) => count.failed += 1,
+                Some((_, Err(_))) => {
+                    count.failed += 1;
+                    if count.is_out_of_reach() {
+                        break Err(count.nodes());
+                    }
+                }
                 None if is_free => break Ok(()),
                 None => break Err(count.nodes()),
             }

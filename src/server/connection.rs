@@ -87,14 +87,12 @@ pub struct Hub {
     now: AtomicU32,
 }
 
-/// In which phase a connection is; decides which deadline it has.
+/// In which phase a connection is that serves no request; decides which deadline it has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
     /// A head, or the handshake before it, is awaited or under way.
     Head,
-    /// At least one request is being served: no deadline here.
-    Busy,
     /// Between two requests.
     Idle,
 }
@@ -127,8 +125,13 @@ impl Conn {
         self.socket.get().and_then(Weak::upgrade).is_some_and(|socket| socket::has_left(&socket))
     }
 
+    /// Whether it serves a request: it has no deadline then.
+    fn is_busy(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) != 0
+    }
+
     fn is(&self, phase: Phase) -> bool {
-        self.phase.load(Ordering::Relaxed) == phase as u8
+        !self.is_busy() && self.phase.load(Ordering::Relaxed) == phase as u8
     }
 }
 
@@ -233,7 +236,7 @@ impl Hub {
                     metrics().refused(Refusal::HeaderTimeout);
                 } else if conn.is(Phase::Idle) && waited > idle {
                     conn.called.notify_one();
-                } else if conn.is(Phase::Busy) && waited % BUSY_LOOK_TICKS == 1 && conn.has_left() {
+                } else if conn.is_busy() && waited % BUSY_LOOK_TICKS == 1 && conn.has_left() {
                     conn.thrown_out.store(true, Ordering::Relaxed);
                     conn.called.notify_one();
                 }
@@ -308,7 +311,7 @@ impl Place {
                 }
                 () = conn.called.notified() => {
                     // A client that was asked to end and is still not busy has nothing to lose.
-                    if conn.thrown_out.load(Ordering::Relaxed) || (told && !conn.is(Phase::Busy)) {
+                    if conn.thrown_out.load(Ordering::Relaxed) || (told && !conn.is_busy()) {
                         return;
                     }
                     told = true;
@@ -393,7 +396,6 @@ struct Flight {
 impl Flight {
     fn begin(hub: &Arc<Hub>, conn: &Arc<Conn>) -> Self {
         conn.requests.fetch_add(1, Ordering::Relaxed);
-        conn.phase.store(Phase::Busy as u8, Ordering::Relaxed);
         let beyond = hub.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         Self { hub: Arc::clone(hub), conn: Arc::clone(conn), beyond }
     }
@@ -513,7 +515,7 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
     /// hyper is about to write `bytes`. What it says while no request is served is either the rest
     /// of an answer or a refusal of its own, instead of which a problem is written.
     fn poll_instead(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Option<Poll<io::Result<()>>> {
-        if self.instead.is_none() && !self.conn.is(Phase::Busy) {
+        if self.instead.is_none() && !self.conn.is_busy() {
             self.instead = refusals::instead_of(bytes).map(Bytes::from);
         }
         let left = self.instead.as_mut()?;
@@ -541,7 +543,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         let conn = &self.conn;
         conn.listening.store(polled.is_pending(), Ordering::Relaxed);
-        if conn.is(Phase::Busy) || conn.http2.load(Ordering::Relaxed) {
+        if conn.is_busy() || conn.http2.load(Ordering::Relaxed) {
             return polled;
         }
         let arrived = &buf.filled()[before..];

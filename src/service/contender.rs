@@ -643,6 +643,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_is_in_the_way_of_its_own_retry_is_held_to_all_others_who_wait() {
+        let [api, other] = Api::pair().await;
+        let Round::Granted(won) = other.round_of(Some("retried"), 30_000).await else {
+            panic!("not granted")
+        };
+        won.grant.keep();
+        let Round::Refused(refusal) = other.round_of(Some("retried"), 30_000).await else {
+            panic!("granted")
+        };
+        assert!(refusal.holdings.iter().any(|holding| holding.same_request));
+        let limits = WaitLimits { waiters_max: 10, waiters_per_name_max: 10 };
+        let service = Service::new(Arc::clone(&api.engine), limits);
+        let target = Target::Lock(Name::new("a").unwrap());
+        let key = room_key(&target.scope(api.engine.keys()));
+        let retry = service.rooms.enter(&key, Wish { limit: 1, permits: 1 }).unwrap();
+        retry.board().refused(&refusal);
+        let options = AcquireOptions { ttl_ms: 30_000, wait_ms: 10, note: Note::default(), request: None };
+        let result = service.acquire(&target, &options).await;
+        assert!(matches!(result, Err(ServiceError::Contended { .. })), "{:?}", result.err());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn whoever_waits_among_contenders_does_not_sleep_on_what_they_give_up() {
         let (result, took) = among_contenders(10_000).await;
         assert!(result.is_ok() && took < 200 * MILLISECOND, "{took:?} {:?}", result.err());

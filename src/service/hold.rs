@@ -109,7 +109,12 @@ impl Service {
                 };
                 if drained {
                     ended.counts = false;
-                    Box::pin(service.release_grant(primitive, &grant, token)).await;
+                    // Otherwise the lease may be at work elsewhere, as where the stream is left.
+                    if grant.is_armed() {
+                        Box::pin(service.release_grant(primitive, &grant, token)).await;
+                        // What a node does not confirm is tried again all the same.
+                        grant.keep();
+                    }
                     yield HoldEvent::Released { reason: "shutting_down" };
                     return;
                 }

@@ -156,11 +156,11 @@ impl Rooms {
         });
         let board = {
             let mut shard = self.shard(key);
-            let room = shard.entry(Arc::clone(key)).or_default();
-            if room.waiters() >= self.limits.waiters_per_name_max {
+            if shard.get(key).map_or(0, Room::waiters) >= self.limits.waiters_per_name_max {
                 self.waiters.fetch_sub(1, Ordering::AcqRel);
                 return Err(full);
             }
+            let room = shard.entry(Arc::clone(key)).or_default();
             let queue = room.queues.entry(wish.limit).or_default();
             seat.first.store(queue.seats.is_empty(), Ordering::Release);
             queue.seats.push_back(Arc::clone(&seat));
@@ -333,9 +333,11 @@ impl NoticeBoard {
         lock(&self.notices).last.clone()
     }
 
-    /// A contender was refused.
+    /// A contender was refused. Whether by an earlier attempt of its own request is nobody else's concern.
     pub(crate) fn refused(&self, refusal: &Refusal) {
-        lock(&self.notices).last = Some(Arc::new(refusal.clone()));
+        let mut refusal = refusal.clone();
+        refusal.holdings.iter_mut().for_each(|holding| holding.same_request = false);
+        lock(&self.notices).last = Some(Arc::new(refusal));
     }
 
     /// A contender of this queue got it: who comes next need not ask before then, or a hint.
@@ -368,5 +370,21 @@ impl NoticeBoard {
     /// Whether the contender asks for nothing now.
     pub(crate) fn is_paused(&self) -> bool {
         lock(&self.notices).paused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quorum::fixture::Api;
+
+    #[tokio::test(start_paused = true)]
+    async fn where_nobody_may_wait_no_room_is_left_behind() {
+        let [api, _] = Api::pair().await;
+        let limits = WaitLimits { waiters_max: 10, waiters_per_name_max: 0 };
+        let rooms = Rooms::new(Arc::clone(&api.engine), limits);
+        assert!(rooms.enter(&"a".into(), Wish { limit: 1, permits: 1 }).is_err());
+        assert!(rooms.shards.iter().all(|shard| lock(shard).is_empty()));
+        assert!(rooms.is_empty());
     }
 }

@@ -276,6 +276,27 @@ async fn a_hold_that_comes_after_its_own_retry_leaves_it_the_lease() {
 }
 
 #[tokio::test]
+async fn a_server_that_ends_leaves_the_lease_to_whoever_took_it_by_the_same_request() {
+    let cluster = Cluster::new(3);
+    let (mut late, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
+    let mut body = retried(json!({}), 300_000, &unique("request-id"));
+    let lease = two.api().post("/v1/locks/a/acquire", body.clone()).await.ok();
+    body["wait_ms"] = json!(0);
+    let mut attempt = late.api().connect().await.unwrap();
+    let headers = [("content-type", "application/json")];
+    let request = late.api().request("POST", "/v1/locks/a/hold", &headers, body.to_string().as_bytes());
+    attempt.send(&request).await.unwrap();
+    let mut seen = String::new();
+    while !seen.contains("event: acquired") {
+        seen += &attempt.piece().await;
+    }
+    late.terminate();
+    assert!(late.ended().await.success());
+    let answer = two.api().post("/v1/locks/a/extend", json!({"lease_id": secret(&lease)})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[tokio::test]
 async fn a_stream_that_found_its_own_earlier_lease_gives_it_back_once_it_has_held_it() {
     let shared = Shared::nodes(3);
     for (kind, body) in kinds() {
