@@ -8,7 +8,7 @@ from quorate import Refused, acquire, check
 
 WORTH_RETRYING = {
     "lock_held", "semaphore_full", "election_lost",
-    "quorum_unavailable", "shutting_down", "too_many_waiters",
+    "quorum_unavailable", "shutting_down", "too_many_waiters", "overloaded",
 }
 
 

@@ -7,7 +7,7 @@ import { acquire, Refused, type Ask, type Lease } from "./quorate.js";
 
 const WORTH_RETRYING = [
   "lock_held", "semaphore_full", "election_lost",
-  "quorum_unavailable", "shutting_down", "too_many_waiters",
+  "quorum_unavailable", "shutting_down", "too_many_waiters", "overloaded",
 ];
 
 interface Bounds { attempts: number; deadline_ms: number; base_ms?: number; cap_ms?: number }
