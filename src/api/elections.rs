@@ -43,7 +43,7 @@ pub struct Leadership<'a> {
     /// Strictly greater than the term of every earlier leader.
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     term: u64,
-    /// The term, by the name that other leases have for it.
+    /// The term, under the name that it has in other leases.
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     fencing_token: u64,
     #[serde(flatten)]
@@ -83,7 +83,7 @@ pub struct Campaign {
     /// Who campaigns.
     #[schema(value_type = String, min_length = 1, max_length = 128)]
     candidate: Candidate,
-    /// What the leader proclaims from the start, e.g. an address.
+    /// The value that the leader proclaims from the start, e.g. an address.
     #[schema(value_type = Option<String>, max_length = 1024)]
     value: Option<Value>,
     #[serde(flatten)]
@@ -116,7 +116,7 @@ pub struct Proclaim {
     /// The secret of the leader's lease.
     #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
     lease_id: LeaseHandle,
-    /// What all observers shall see.
+    /// The value that all observers will see.
     #[schema(value_type = String, max_length = 1024)]
     value: Value,
 }
@@ -143,7 +143,7 @@ pub struct ElectionState {
     /// The election.
     #[schema(value_type = String, example = "scheduler")]
     name: String,
-    /// The candidate that leads. Left out: vacant.
+    /// The candidate that leads. Left out while the election is vacant.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     leader: Option<Candidate>,
@@ -155,16 +155,16 @@ pub struct ElectionState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     term: Option<u64>,
-    /// Until the leader's lease expires unless extended, in milliseconds.
+    /// Time until the leader's lease expires unless extended, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     remaining_ms: Option<u64>,
-    /// Opaque; differs whenever leader, term, value or vacancy do. For `after`.
+    /// Opaque; changes with the leader, the term, the value and vacancy. For use as `after`.
     revision: String,
     /// Candidates that wait at this server.
     #[schema(minimum = 0)]
     waiters: u64,
-    /// How the nodes stood.
+    /// The answers of the nodes, counted.
     nodes: NodesView,
 }
 
@@ -193,10 +193,10 @@ impl ElectionState {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct GetLeader {
-    /// Answer as soon as the revision differs from this one, else after `wait_ms`. Opaque: anything that is not the present revision differs from it.
+    /// Answer as soon as the revision differs from this one, or after `wait_ms`. Opaque: any text but the current revision counts as different.
     #[param(max_length = 256, example = "65bfeda25e000-0")]
     after: Option<String>,
-    /// How long to wait for that, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). Without `after` there is nothing to wait for, and the answer comes at once: the first turn of a loop may send the same `wait_ms` as the others.
+    /// How long to wait for a change, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). Without `after` the answer comes at once, so the first request of a loop may send the same `wait_ms` as the others.
     #[param(required = false, minimum = 0, default = 0, example = 5000)]
     wait_ms: u64,
 }
@@ -220,7 +220,7 @@ impl Ask for GetLeader {
 
 /// Campaign for leadership.
 ///
-/// Waits up to `wait_ms` for the office to fall vacant. A leader that stops extending is replaced after its ttl, one that resigns at once.
+/// Waits up to `wait_ms` until the election is vacant. A leader that stops extending can be replaced after its ttl, one that resigns at once.
 #[utoipa::path(
     post,
     path = "/v1/elections/{name}/campaign",
@@ -239,7 +239,7 @@ pub(super) async fn campaign(
 
 /// Stay leader.
 ///
-/// Sets the remaining time to `ttl_ms`, never adds. A leadership that was lost stays lost.
+/// Sets the remaining time to `ttl_ms`; it is not added to what remains. A lost leadership stays lost.
 #[utoipa::path(
     post,
     path = "/v1/elections/{name}/extend",
@@ -258,7 +258,7 @@ pub(super) async fn extend_election(
 
 /// Resign.
 ///
-/// The next candidate is elected at once. Idempotent: resigning from what is lost says `released: false`.
+/// The next waiting candidate is elected at once. Idempotent: for a leadership that is not held any more the answer is `released: false`.
 #[utoipa::path(
     post,
     path = "/v1/elections/{name}/resign",
@@ -297,7 +297,7 @@ pub(super) async fn proclaim(
 
 /// See who leads.
 ///
-/// With `after` and `wait_ms` a long poll: answers as soon as the revision differs from `after`, else after `wait_ms`.
+/// With `after` and `wait_ms` a long poll: answers as soon as the revision differs from `after`, or after `wait_ms`.
 #[utoipa::path(
     get,
     path = "/v1/elections/{name}",
@@ -316,7 +316,7 @@ pub(super) async fn get_leader(
 
 /// Observe an election.
 ///
-/// An event stream: the present state first, then each change, as `leader` or `vacant` with an `ElectionState` as data; a proclaim is a `leader` event with the new value. The `id` of an event is its revision. A comment every 10 s is the heartbeat.
+/// An event stream: the current state first, then each change, as `leader` or `vacant` with an `ElectionState` as data; a proclaim is a `leader` event with the new value. The `id` of an event is its revision. After 10 s without an event, a comment is sent as a heartbeat.
 #[utoipa::path(
     get,
     path = "/v1/elections/{name}/observe",
@@ -338,9 +338,9 @@ pub(super) async fn observe_election(
     streams::observe(slot, ctx.service.observe(&name), name).await
 }
 
-/// Lead while the connection lives.
+/// Lead while the connection is open.
 ///
-/// An event stream, as for locks: `waiting` (`{position}`), `acquired` (`Leadership`) or `denied` (`Problem`, end), `extended` (`Leadership`), `lost` (`Problem`, end), `released` (`{reason}`, end).
+/// An event stream, as for locks: `waiting` (`{position}`), `acquired` (`Leadership`) or `denied` (`Problem`, ends the stream), `extended` (`Leadership`), `lost` (`Problem`, ends the stream), `released` (`{reason}`, ends the stream).
 #[utoipa::path(
     post,
     path = "/v1/elections/{name}/hold",

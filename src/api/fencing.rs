@@ -32,10 +32,10 @@ pub struct TokenState {
     /// The sequence.
     #[schema(value_type = String, example = "orders:42")]
     name: String,
-    /// `current`: no later token has been issued. `unknown`: it is higher than any that is known.
+    /// `current`: no later token has been issued. `unknown`: the token is higher than any that is known.
     #[schema(value_type = String, example = "current")]
     status: &'static str,
-    /// The highest token known. Left out where none is, e.g. after the retention.
+    /// The highest token known. Left out if none is known, e.g. after the retention.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     highest_token: Option<u64>,
@@ -48,7 +48,7 @@ pub struct Fence {
     /// The sequence.
     #[schema(value_type = String, example = "orders:42")]
     name: String,
-    /// The highest token known. Left out where none is, e.g. after the retention.
+    /// The highest token known. Left out if none is known, e.g. after the retention.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     highest_token: Option<u64>,
@@ -69,7 +69,7 @@ impl Ask for Nothing {
 #[derive(ToSchema)]
 #[schema(example = json!({"fencing_token": 1_790_000_000_000_000_u64}))]
 pub struct CheckToken {
-    /// The token of the one who wants to write.
+    /// The token of the holder that wants to write.
     #[schema(value_type = i64, minimum = 1, maximum = 9007199254740991_i64)]
     fencing_token: Token,
 }
@@ -86,7 +86,7 @@ impl Ask for CheckToken {
 
 /// Issue a token.
 ///
-/// The next of the name's sequence, which is the sequence of the lock of that name.
+/// Issues the next token of the name's sequence, which the lock of that name shares.
 #[utoipa::path(
     post,
     path = "/v1/fencing/{name}/issue",
@@ -105,7 +105,7 @@ pub(super) async fn issue_token(
 
 /// Check a token.
 ///
-/// A read that changes nothing. The real guard stands in the protected resource: a write that succeeds only where the stored token is smaller (`… WHERE fence_token < $2`).
+/// Reads without changing anything. The real protection belongs into the protected resource: a write that succeeds only if the stored token is smaller (`… WHERE fence_token < $2`).
 #[utoipa::path(
     post,
     path = "/v1/fencing/{name}/check",
@@ -126,7 +126,7 @@ pub(super) async fn check_token(
     delivery::json(&TokenState { name: name.to_string(), status, highest_token: highest.map(Token::get) })
 }
 
-/// See where a sequence stands.
+/// Read the highest token.
 ///
 /// The highest token that a quorum of nodes knows.
 #[utoipa::path(
@@ -135,7 +135,7 @@ pub(super) async fn check_token(
     operation_id = "getFence",
     tag = "fencing",
     params(NamePath),
-    responses((status = 200, description = "The highest token, where one is known.", body = Fence), NodeProblems)
+    responses((status = 200, description = "The highest token, if one is known.", body = Fence), NodeProblems)
 )]
 pub(super) async fn get_fence(
     State(ctx): State<Shared>,

@@ -27,7 +27,7 @@ pub struct AcquireTerms {
     /// Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
     #[schema(value_type = u64, minimum = 100, required = false, example = 30_000)]
     pub ttl_ms: u64,
-    /// How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0, or left out: one try.
+    /// How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left out: one attempt.
     #[schema(value_type = u64, minimum = 0, required = false, example = 5000)]
     pub wait_ms: u64,
     /// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same.
@@ -57,10 +57,10 @@ impl AcquireTerms {
 /// What the holder of a lock or of permits may attach.
 #[derive(ToSchema)]
 pub struct Labels {
-    /// Free label of the holder, shown to everyone who may inspect.
+    /// Free label of the holder, shown to everyone who may read the lock or semaphore.
     #[schema(value_type = Option<String>, max_length = 128)]
     pub owner: Option<Owner>,
-    /// Flat map of strings, shown beside the owner: at most 16 entries and 1024 bytes in all.
+    /// Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all.
     #[schema(value_type = BTreeMap<String, String>, required = false)]
     pub metadata: Metadata,
 }
@@ -88,7 +88,7 @@ pub struct Extend {
     /// The secret of the lease.
     #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
     pub lease_id: LeaseHandle,
-    /// The remaining time is set to this, never added: 100 to the server's `max_ttl`, in milliseconds. Left out: the lease's own ttl.
+    /// The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl.
     #[schema(minimum = 100, example = 30_000)]
     pub ttl_ms: Option<u64>,
 }

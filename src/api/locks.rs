@@ -28,7 +28,7 @@ pub struct LockLease<'a> {
     /// The lock.
     #[schema(example = "orders:42")]
     name: &'a str,
-    /// Greater than the token of every earlier lease of this name. Hand it to the resource that the lock protects.
+    /// Greater than the token of every earlier lease of this name. Send it to the resource that the lock protects.
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     fencing_token: u64,
     #[serde(flatten)]
@@ -103,7 +103,7 @@ pub struct LockState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     fencing_token: Option<u64>,
-    /// Until it expires unless extended, in milliseconds.
+    /// Time until the lease expires unless extended, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     remaining_ms: Option<u64>,
@@ -111,10 +111,10 @@ pub struct LockState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     acquired_at: Option<Timestamp>,
-    /// Requests that wait for it at this server, alone or together with other locks.
+    /// Requests that wait for this lock at this server, alone or together with other locks.
     #[schema(minimum = 0)]
     waiters: u64,
-    /// How the nodes stood.
+    /// The answers of the nodes, counted.
     nodes: NodesView,
 }
 
@@ -157,7 +157,7 @@ impl LockState {
 pub struct LockList {
     /// The locks, by name.
     locks: Vec<LockState>,
-    /// Where the next page begins; left out on the last one.
+    /// Cursor of the next page; left out on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -169,10 +169,10 @@ pub struct ListLocks {
     /// Only names that begin with this.
     #[param(required = false, max_length = 200, pattern = "^[A-Za-z0-9._~:@-]*$", example = "orders:")]
     prefix: String,
-    /// How many at most.
+    /// How many locks to return at most.
     #[param(value_type = u32, required = false, minimum = 1, maximum = 1000, default = 100, example = 100)]
     limit: usize,
-    /// `next_cursor` of the page before, with the same prefix.
+    /// `next_cursor` of the previous page, with the same prefix.
     #[param(value_type = Option<String>, max_length = 400, example = "6f72646572733a3432")]
     cursor: Option<Cursor>,
 }
@@ -217,7 +217,7 @@ impl Ask for ListLocks {
 
 /// Acquire a lock.
 ///
-/// Takes the lock for `ttl_ms`, waiting for it up to `wait_ms`. Requests that wait at one server are served in order of arrival. A client that goes away leaves nothing behind.
+/// Acquires the lock for `ttl_ms`, waiting up to `wait_ms`. Requests that wait at the same server are served in order of arrival. If the client goes away before the answer, the attempt is undone.
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/acquire",
@@ -236,7 +236,7 @@ pub(super) async fn acquire_lock(
 
 /// Extend a lock's lease.
 ///
-/// Sets the remaining time to `ttl_ms`, never adds. A lease that was lost stays lost, even if nobody else has taken the lock since.
+/// Sets the remaining time to `ttl_ms`; it is not added to what remains. A lost lease stays lost, even if nobody else has taken the lock since.
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/extend",
@@ -255,7 +255,7 @@ pub(super) async fn extend_lock(
 
 /// Release a lock.
 ///
-/// Idempotent: releasing a lease that is gone says `released: false`.
+/// Idempotent: for a lease that is not held any more the answer is `released: false`.
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/release",
@@ -272,9 +272,9 @@ pub(super) async fn release_lock(
     leases::release(&ctx, Held::Lock(name), asked).await
 }
 
-/// Look at a lock.
+/// Read a lock.
 ///
-/// Asks a quorum of nodes. The answer is old when it arrives: never decide by it who may write.
+/// Asks a quorum of nodes. The answer may be out of date when it arrives: never use it to decide who may write.
 #[utoipa::path(
     get,
     path = "/v1/locks/{name}",
@@ -293,7 +293,7 @@ pub(super) async fn get_lock(
 
 /// List the locks that are held.
 ///
-/// Merges the nodes by quorum. Locks that are taken or released while the pages are read may or may not appear. Those of which only a node out of reach could tell whether they are held, for which `getLock` answers 503, are left out.
+/// Lists the locks that a quorum of nodes names. Locks that are taken or released while the pages are read may or may not appear. Left out are locks of which only an unreachable node could tell whether they are held; for these `getLock` answers 503.
 #[utoipa::path(
     get,
     path = "/v1/locks",
@@ -314,16 +314,16 @@ pub(super) async fn list_locks(
     })
 }
 
-/// Release a lock whoever holds it.
+/// Force the release of a lock.
 ///
-/// For operators, when a holder is known to be dead. A holder that is not dead notices at its next extension; only fencing keeps it from writing until then.
+/// For operators, when a holder is known to be dead. A holder that is still alive notices only at its next extension; until then only fencing stops its writes.
 #[utoipa::path(
     delete,
     path = "/v1/locks/{name}",
     operation_id = "forceReleaseLock",
     tag = "locks",
     params(NamePath),
-    responses((status = 200, description = "Whether anybody held it.", body = Released), NodeProblems)
+    responses((status = 200, description = "Whether anybody held the lock.", body = Released), NodeProblems)
 )]
 pub(super) async fn force_release_lock(
     State(ctx): State<Shared>,
@@ -333,9 +333,9 @@ pub(super) async fn force_release_lock(
     delivery::json(&Released { released })
 }
 
-/// Hold a lock while the connection lives.
+/// Hold a lock while the connection is open.
 ///
-/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client goes away; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, end); `extended` (`Lease`); `lost` (`Problem`, end); `released` (`{reason}`, end: the server drains, or the client does not read). A comment every 10 s is the heartbeat. With `wait_ms` 0 a refusal is the plain 409.
+/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client disconnects; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, ends the stream); `extended` (`Lease`); `lost` (`Problem`, ends the stream); `released` (`{reason}`, ends the stream: the server drains, or the client does not read). After 10 s without an event, a comment is sent as a heartbeat. With `wait_ms` 0 a refusal is an ordinary 409.
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/hold",

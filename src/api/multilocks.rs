@@ -33,7 +33,7 @@ pub struct MultilockLease<'a> {
     /// The locks, in the order of the request.
     #[schema(value_type = Vec<String>)]
     names: Vec<&'a str>,
-    /// By name: greater than the token of every earlier lease of that name.
+    /// The fencing token of each name: greater than that of every earlier lease of the name.
     #[schema(value_type = BTreeMap<String, i64>)]
     fencing_tokens: BTreeMap<&'a str, u64>,
     #[serde(flatten)]
@@ -168,7 +168,7 @@ impl Ask for ReleaseMultilock {
 
 /// Acquire several locks at once.
 ///
-/// All or nothing, under one lease, and free of deadlock whatever the order of names. The members are ordinary locks: they exclude single locks of the same names.
+/// All or nothing, under one lease, and without deadlock in any order of names. The members are ordinary locks: they exclude single locks of the same names.
 #[utoipa::path(
     post,
     path = "/v1/multilocks/acquire",
@@ -186,7 +186,7 @@ pub(super) async fn acquire_multilock(
 
 /// Extend a lease of several locks.
 ///
-/// Sets the remaining time of all of them to `ttl_ms`, never adds. If one is lost, the lease is lost, and the others are released; so it is when a name is given that the lease does not cover. One that is left out keeps the time that it has.
+/// Sets the remaining time of all locks to `ttl_ms`; it is not added to what remains. If one lock is lost, or a name is given that the lease does not cover, the lease is lost and the other locks are released. A lock whose name is left out keeps its remaining time.
 #[utoipa::path(
     post,
     path = "/v1/multilocks/extend",
@@ -204,7 +204,7 @@ pub(super) async fn extend_multilock(
 
 /// Release several locks.
 ///
-/// Idempotent: releasing a lease that is gone says `released: false`. A lock whose name is left out stays held until its time is over.
+/// Idempotent: for a lease that is not held any more the answer is `released: false`. A lock whose name is left out stays held until its ttl ends.
 #[utoipa::path(
     post,
     path = "/v1/multilocks/release",

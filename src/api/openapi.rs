@@ -19,16 +19,16 @@ const SCHEMAS: &str = "#/components/schemas/";
 #[openapi(
     info(
         title = "Quorate",
-        description = "Locks, fencing tokens, counting semaphores and leader election over HTTP, granted by a majority of plain Redis servers.\n\nDurations are integer milliseconds. Tokens are integers below 2^53. A field that does not apply is left out, never null; a field that the server does not know is an error. Every answer that is not 2xx is `application/problem+json` with a `code`. A method that a path does not have is answered with 405 `method_not_allowed`.",
+        description = "Locks, fencing tokens, counting semaphores and leader election over HTTP, granted by a majority of plain Redis servers.\n\nDurations are integer milliseconds. Tokens are integers below 2^53. A field that does not apply is left out, never null; a field that the server does not know is an error. Every answer that is not 2xx is `application/problem+json` with a `code`. A method that a path does not support is answered with 405 `method_not_allowed`.",
         license(name = "MIT", identifier = "MIT")
     ),
     servers((url = "/", description = "The server that serves this document.")),
     tags(
         (name = "locks", description = "Exclusive locks with fencing tokens."),
         (name = "multilocks", description = "Several locks at once, all or nothing, under one lease."),
-        (name = "semaphores", description = "Counting semaphores: at most so many holders at a time."),
-        (name = "elections", description = "Leader election: campaign, proclaim, observe."),
-        (name = "fencing", description = "Fencing tokens on their own."),
+        (name = "semaphores", description = "Counting semaphores: at most `limit` permits held at a time."),
+        (name = "elections", description = "Leader election: campaign, proclaim, resign, observe."),
+        (name = "fencing", description = "Fencing tokens without a lease."),
         (name = "service", description = "The server itself."),
     ),
     components(schemas(ProblemView))
@@ -87,7 +87,7 @@ fn document() -> Value {
     document["security"] = json!([{ "bearer": [] }, {}]);
     document["components"]["securitySchemes"] = json!({ "bearer": {
         "type": "http", "scheme": "bearer",
-        "description": "An API key, made by `quorate keys new`. Not needed where the server runs without `--api-keys`.",
+        "description": "An API key, made by `quorate keys new`. Not needed if the server runs without `--api-keys`.",
     }});
     document["components"]["responses"] = problem_docs::responses();
     document["components"]["headers"] = problem_docs::headers();

@@ -165,10 +165,10 @@ impl Kind {
 /// One thing that is wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
-    /// Where: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path, a query parameter, a header, or `head` and `body` for these as a whole.
+    /// What is wrong: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path, a query parameter, a header, or `head` or `body` as a whole.
     #[schema(example = "ttl_ms")]
     pub field: Cow<'static, str>,
-    /// What is wrong with it.
+    /// Why it is wrong.
     #[schema(example = "must be between 100 and 300000")]
     pub message: Cow<'static, str>,
 }
@@ -187,17 +187,17 @@ struct Inner {
 /// The members beyond those that every problem has.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 struct More {
-    /// `invalid_request`: everything that is wrong, as far as it can be told at once.
+    /// `invalid_request`: all errors that can be found at once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     errors: Vec<FieldError>,
-    /// `lock_held`, `election_lost`: who holds it. Left out while no single lease has a quorum.
+    /// `lock_held`, `election_lost`: who holds it. Left out if no single lease has a quorum.
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<HolderView>,
     /// `semaphore_full`: who holds the permits.
     #[serde(skip_serializing_if = "Option::is_none")]
     holders: Option<Vec<HolderView>>,
-    /// When asking again makes sense, in milliseconds. The header `Retry-After` says the same in whole seconds, rounded up.
+    /// When to try again, in milliseconds. The header `Retry-After` has the same in whole seconds, rounded up.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     retry_after_ms: Option<u64>,
@@ -205,7 +205,7 @@ struct More {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     highest_token: Option<u64>,
-    /// How the nodes stood.
+    /// The answers of the nodes, counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<NodesView>,
     /// The header of that name.
@@ -224,18 +224,18 @@ pub(super) struct ProblemView<'a> {
     #[serde(rename = "type")]
     #[schema(example = "/problems/lock_held")]
     kind: &'a str,
-    /// Short text, the same for every problem of the kind.
+    /// Short text, the same for every problem of this kind.
     #[schema(example = "The lock is held by someone else")]
     title: &'a str,
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599, example = 409)]
     status: u16,
-    /// What happened this time, for people.
+    /// What happened in this case, for people.
     detail: &'a str,
-    /// By which programs tell problems apart: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `head_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
+    /// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `head_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
     #[schema(example = "lock_held")]
     code: &'a str,
-    /// The request's `X-Request-Id`, by which the server's log knows it.
+    /// The request's `X-Request-Id`, which is also in the server's log.
     request_id: &'a str,
     #[serde(flatten)]
     more: &'a More,

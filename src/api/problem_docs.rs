@@ -15,21 +15,25 @@ use super::problem::{CHALLENGE, Kind, MEDIA_TYPE, example};
 const RESPONSES: [(&str, &str, &[Kind]); 16] = [
     (
         "InvalidRequest",
-        "`invalid_request`: malformed JSON, a bad name, a value out of range, an unknown field. `errors` says which and why.",
+        "`invalid_request`: malformed JSON, a bad name, a value out of range, an unknown field. `errors` tells which and why.",
         &[Kind::InvalidRequest],
     ),
     (
         "Unauthenticated",
-        "`unauthenticated`: the server asks for an API key, and none or an unknown one was sent.",
+        "`unauthenticated`: the server requires an API key, and none or an unknown one was sent.",
         &[Kind::Unauthenticated],
     ),
-    ("Forbidden", "`forbidden`: the API key lacks the scope or the name.", &[Kind::Forbidden]),
+    ("Forbidden", "`forbidden`: the API key lacks the scope, or may not touch the name.", &[Kind::Forbidden]),
     (
         "NotFound",
-        "`not_found`: there is no such route, e.g. because the name has an unescaped slash. A resource that nobody uses is no 404.",
+        "`not_found`: there is no such route, e.g. because the name has an unescaped slash. A lock or other resource that nobody uses is not a 404.",
         &[Kind::NotFound],
     ),
-    ("PayloadTooLarge", "`payload_too_large`: the body is longer than 64 KiB.", &[Kind::PayloadTooLarge]),
+    (
+        "PayloadTooLarge",
+        "`payload_too_large`: the body is longer than the server takes (64 KiB unless set otherwise).",
+        &[Kind::PayloadTooLarge],
+    ),
     (
         "HeadTooLarge",
         "`head_too_large`: the headers, or the target, are longer than the server takes (16 KiB unless set otherwise).",
@@ -37,34 +41,34 @@ const RESPONSES: [(&str, &str, &[Kind]); 16] = [
     ),
     (
         "UnsupportedMediaType",
-        "`unsupported_media_type`: the body is declared as something else than JSON, or as compressed.",
+        "`unsupported_media_type`: the body is declared as something other than JSON, or as compressed.",
         &[Kind::UnsupportedMediaType],
     ),
     (
         "LockHeld",
-        "`lock_held`: not granted within `wait_ms`. `holder` is left out while no single lease has a quorum.",
+        "`lock_held`: not granted within `wait_ms`. `holder` is left out if no single lease has a quorum.",
         &[Kind::LockHeld],
     ),
     ("SemaphoreFull", "`semaphore_full`: not granted within `wait_ms`.", &[Kind::SemaphoreFull]),
     (
         "ElectionLost",
-        "`election_lost`: not elected within `wait_ms`. `holder` is left out while no single lease has a quorum.",
+        "`election_lost`: not elected within `wait_ms`. `holder` is left out if no single lease has a quorum.",
         &[Kind::ElectionLost],
     ),
     ("LeaseLost", "`lease_lost`: the lease is not held any more.", &[Kind::LeaseLost]),
     ("StaleToken", "`stale_token`: a later token has been issued.", &[Kind::StaleToken]),
     (
         "TooManyWaiters",
-        "`too_many_waiters`: the queue, or the room for event streams, is full.",
+        "`too_many_waiters`: the queue is full, or the limit of event streams is reached.",
         &[Kind::TooManyWaiters],
     ),
     ("Internal", "`internal`: a bug.", &[Kind::Internal]),
     (
         "Unavailable",
-        "`quorum_unavailable`: fewer than a quorum of nodes answered; nothing was granted and nothing is left behind. Or `shutting_down`: this server drains. Or `overloaded`: it serves as many clients as it may.",
+        "`quorum_unavailable`: fewer than a quorum of nodes answered; nothing was granted and nothing is left behind. Or `shutting_down`: this server drains. Or `overloaded`: it has reached its limit of clients.",
         &[Kind::QuorumUnavailable, Kind::ShuttingDown, Kind::Overloaded],
     ),
-    ("Overloaded", "`overloaded`: the server serves as many clients as it may.", &[Kind::Overloaded]),
+    ("Overloaded", "`overloaded`: the server has reached its limit of clients.", &[Kind::Overloaded]),
 ];
 
 /// What any operation can answer.
@@ -113,7 +117,7 @@ pub(super) fn header_ref(name: &str) -> Value {
 pub(super) fn headers() -> Value {
     json!({
         "X-Request-Id": {
-            "description": "The client's own id of the request when it sent one, else the server's; the log knows the request by it.",
+            "description": "The id of the request: the client's own if it sent one, else the server's. The log has it too.",
             "schema": { "type": "string" }, "example": "7f3a9c21-0000002a",
         },
         "Retry-After": {
@@ -121,7 +125,7 @@ pub(super) fn headers() -> Value {
             "schema": { "type": "integer", "minimum": 0 }, "example": 1,
         },
         "WWW-Authenticate": {
-            "description": "How to authenticate (RFC 6750): without `error` no key was sent, with `invalid_token` it is not known, with `insufficient_scope` it does not allow this.",
+            "description": "How to authenticate (RFC 6750): without `error` no key was sent, with `invalid_token` the key is not known, with `insufficient_scope` it does not allow this.",
             "schema": { "type": "string" }, "example": CHALLENGE,
         },
     })

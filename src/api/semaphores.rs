@@ -43,7 +43,7 @@ pub struct SemaphoreLease<'a> {
     /// The semaphore.
     #[schema(example = "mailer")]
     name: &'a str,
-    /// Greater than every earlier token of each of its slots. Holders of other slots are concurrent anyway.
+    /// Greater than every earlier token of each of its slots. Tokens of other slots are not ordered with it: their holders are concurrent.
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     fencing_token: u64,
     /// The limit that was asked for.
@@ -52,7 +52,7 @@ pub struct SemaphoreLease<'a> {
     /// How many permits the lease has.
     #[schema(minimum = 1, maximum = 10_000)]
     permits: u32,
-    /// Which permits: numbers from 0 to limit − 1.
+    /// The permits held: numbers from 0 to limit − 1.
     slots: &'a [u32],
     #[serde(flatten)]
     terms: LeaseTerms<'a>,
@@ -103,10 +103,10 @@ impl Acquires for Permits {
 #[derive(ToSchema)]
 #[schema(example = json!({"limit": 10, "permits": 2, "ttl_ms": 30_000, "wait_ms": 5000, "owner": "worker-7"}))]
 pub struct AcquireSemaphore {
-    /// How many permits there are. Each request is judged by its own limit, so that a rolling change works. Requests with different limits do not wait for each other.
+    /// How many permits the semaphore has. Each request is judged by its own limit, so that a rolling change works. Requests with different limits do not wait for each other.
     #[schema(minimum = 1, maximum = 10_000)]
     limit: u32,
-    /// How many of them are asked for, all or nothing; at most `limit`. Left out: 1.
+    /// How many permits to acquire, all or nothing; at most `limit`. Left out: 1.
     #[schema(minimum = 1, maximum = 10_000, required = false)]
     permits: u32,
     #[serde(flatten)]
@@ -144,18 +144,18 @@ pub struct SemaphoreState {
     /// How many permits are taken.
     #[schema(minimum = 0)]
     in_use: u32,
-    /// By whom.
+    /// Who holds them.
     holders: Vec<HolderView>,
-    /// Requests that wait for it at this server.
+    /// Requests that wait for this semaphore at this server.
     #[schema(minimum = 0)]
     waiters: u64,
-    /// How the nodes stood.
+    /// The answers of the nodes, counted.
     nodes: NodesView,
 }
 
 /// Acquire permits of a semaphore.
 ///
-/// Takes `permits` of `limit`, all or nothing. There are never more than `limit` holders. Requests with the same limit that wait at one server are served in order of arrival, so that whoever waits for many permits is not overtaken by those who want few: a request gets what is free beyond what those before it want. Permits that are never released but left to expire make a rate limit: at most `limit` grants in any window of `ttl_ms`.
+/// Acquires `permits` of `limit` permits, all or nothing. Never more than `limit` are held. Requests with the same limit that wait at the same server are served in order of arrival, so a request for many permits is not overtaken by requests for few: each gets only permits beyond those that earlier requests want. Permits that are never released but left to expire make a rate limit: at most `limit` grants in any window of `ttl_ms`.
 #[utoipa::path(
     post,
     path = "/v1/semaphores/{name}/acquire",
@@ -175,7 +175,7 @@ pub(super) async fn acquire_semaphore(
 
 /// Extend a lease of permits.
 ///
-/// Sets the remaining time of all its permits to `ttl_ms`, never adds.
+/// Sets the remaining time of all its permits to `ttl_ms`; it is not added to what remains.
 #[utoipa::path(
     post,
     path = "/v1/semaphores/{name}/extend",
@@ -194,7 +194,7 @@ pub(super) async fn extend_semaphore(
 
 /// Release permits.
 ///
-/// All permits of the lease. Idempotent: releasing a lease that is gone says `released: false`.
+/// Releases all permits of the lease. Idempotent: for a lease that is not held any more the answer is `released: false`.
 #[utoipa::path(
     post,
     path = "/v1/semaphores/{name}/release",
@@ -211,9 +211,9 @@ pub(super) async fn release_semaphore(
     leases::release(&ctx, Held::Semaphore(name), asked).await
 }
 
-/// Look at a semaphore.
+/// Read a semaphore.
 ///
-/// Who holds which permits, by a quorum of nodes.
+/// Who holds which permits, as a quorum of nodes stores it.
 #[utoipa::path(
     get,
     path = "/v1/semaphores/{name}",
@@ -240,9 +240,9 @@ pub(super) async fn get_semaphore(
     })
 }
 
-/// Hold permits while the connection lives.
+/// Hold permits while the connection is open.
 ///
-/// An event stream, as for locks: `waiting` (`{position}`), `acquired` (`SemaphoreLease`) or `denied` (`Problem`, end), `extended` (`SemaphoreLease`), `lost` (`Problem`, end), `released` (`{reason}`, end).
+/// An event stream, as for locks: `waiting` (`{position}`), `acquired` (`SemaphoreLease`) or `denied` (`Problem`, ends the stream), `extended` (`SemaphoreLease`), `lost` (`Problem`, ends the stream), `released` (`{reason}`, ends the stream).
 #[utoipa::path(
     post,
     path = "/v1/semaphores/{name}/hold",

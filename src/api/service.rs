@@ -32,10 +32,10 @@ pub struct Liveness {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"status": "ready", "nodes": {"total": 3, "quorum": 2, "granted": 3, "held": 0, "failed": 0}}))]
 pub struct Readiness {
-    /// Always `ready`: a server that is not answers 503.
+    /// Always `ready`: a server that is not ready answers 503.
     #[schema(value_type = String, example = "ready")]
     status: &'static str,
-    /// How the nodes stand: `granted` counts those that vote.
+    /// The state of the nodes: `granted` counts those that vote.
     nodes: NodesView,
 }
 
@@ -43,26 +43,26 @@ pub struct Readiness {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Node)]
 pub struct NodeStateView {
-    /// As metrics and logs label it.
+    /// The node's label in metrics and logs.
     #[schema(example = "n1")]
     id: String,
-    /// Where it is, without password.
+    /// The node's address, without password.
     #[schema(example = "redis://10.0.0.1:6379/0")]
     address: String,
     /// `voting`, `quarantined`, `down` or `refused`.
     #[schema(value_type = String, example = "voting")]
     state: &'static str,
-    /// Why it does not vote.
+    /// Why the node does not vote.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// Quarantined: when it votes again, in milliseconds.
+    /// For a quarantined node: time until it votes again, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     voting_in_ms: Option<u64>,
-    /// The version that it runs.
+    /// The version of Redis.
     #[serde(skip_serializing_if = "Option::is_none")]
     redis_version: Option<String>,
-    /// How long it takes to answer, in milliseconds.
+    /// How long the node takes to answer, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     latency_ms: Option<f64>,
@@ -83,19 +83,19 @@ pub struct NodeList {
     nodes: Vec<NodeStateView>,
     /// How many make a quorum.
     quorum: u32,
-    /// Whether that many vote.
+    /// Whether a quorum of nodes votes.
     available: bool,
 }
 
 /// Is the process alive?
 ///
-/// Answers as long as the server can answer at all, whatever the nodes do.
+/// Answers while the server can answer at all, whatever the state of the nodes.
 #[utoipa::path(
     get,
     path = "/livez",
     operation_id = "getLivez",
     tag = "service",
-    responses((status = 200, description = "It is.", body = Liveness))
+    responses((status = 200, description = "The process is alive.", body = Liveness))
 )]
 pub(super) async fn get_livez(_: Plain<()>) -> Result<Response, Problem> {
     delivery::json(&Liveness { status: "live" })
@@ -145,7 +145,7 @@ fn why_not_ready(nodes: &[NodeStateView], quorum: u32) -> String {
 
 /// List the nodes.
 ///
-/// As this server sees them; another one may see them differently.
+/// As this server sees the nodes; another server may see them differently.
 #[utoipa::path(
     get,
     path = "/v1/nodes",
@@ -179,7 +179,7 @@ fn node_views(ctx: &Shared) -> Vec<NodeStateView> {
 
 /// Prometheus metrics.
 ///
-/// No label ever carries the name of a lock.
+/// No label contains the name of a lock.
 #[utoipa::path(
     get,
     path = "/metrics",

@@ -124,7 +124,7 @@ impl Line {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"position": 1}))]
 pub struct WaitingEvent {
-    /// The place in this server's queue; 1 is next.
+    /// The position in this server's queue; 1 is next.
     #[schema(value_type = u64, minimum = 0)]
     position: usize,
 }
@@ -133,7 +133,7 @@ pub struct WaitingEvent {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"reason": "shutting_down"}))]
 pub struct ReleasedEvent {
-    /// Why the server gave the lease back.
+    /// Why the server released the lease.
     #[schema(value_type = String, example = "shutting_down")]
     reason: &'static str,
 }

@@ -14,19 +14,19 @@ use utoipa::ToSchema;
 use crate::domain::{Candidate, Metadata, Owner, Value};
 use crate::service::{Holder, Lease, Nodes, Primitive};
 
-/// How the nodes stood.
+/// The answers of the nodes, counted.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[schema(as = Nodes, example = json!({"total": 3, "quorum": 2, "granted": 3, "held": 0, "failed": 0}))]
 pub struct NodesView {
-    /// Configured nodes.
+    /// Nodes that are configured.
     total: u32,
     /// How many make a quorum.
     quorum: u32,
-    /// That granted, matched or released here.
+    /// Nodes that granted, extended or released the lease.
     granted: u32,
-    /// That hold another lease.
+    /// Nodes that hold another lease; in the answer to a read, nodes that hold a lease.
     held: u32,
-    /// That abstained or did not answer.
+    /// Nodes that abstained or did not answer.
     failed: u32,
 }
 
@@ -36,11 +36,11 @@ impl From<Nodes> for NodesView {
     }
 }
 
-/// Somebody's lease, as everyone may see it. Which members it has depends on what is held.
+/// A holder's lease, as everyone may see it. Which members it has depends on what is held.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Holder, example = json!({"owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345}))]
 pub struct HolderView {
-    /// Semaphores: the slots.
+    /// Semaphores: the permits held, by number.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     slots: Vec<u32>,
@@ -68,7 +68,7 @@ pub struct HolderView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     term: Option<u64>,
-    /// Until it expires unless extended, in milliseconds.
+    /// Time until the lease expires unless extended, in milliseconds.
     #[schema(minimum = 0)]
     remaining_ms: u64,
 }
@@ -154,13 +154,13 @@ pub struct LeaseTerms<'a> {
     /// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again.
     #[schema(min_length = 46, max_length = 46)]
     lease_id: String,
-    /// The label that was given.
+    /// The holder's label.
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<&'a str>,
     /// Life of the lease without extension, in milliseconds.
     #[schema(minimum = 100)]
     ttl_ms: u64,
-    /// How long the holder may rely on the lease, in milliseconds from when the answer was written: what remained, the drift of clocks taken off.
+    /// How long the holder may rely on the lease, in milliseconds from when the answer was written: the remaining time less an allowance for clock drift.
     #[schema(minimum = 0)]
     validity_ms: u64,
     /// When it was acquired. For display only.
@@ -172,7 +172,7 @@ pub struct LeaseTerms<'a> {
     /// How long the caller waited for it, in milliseconds.
     #[schema(minimum = 0)]
     waited_ms: u64,
-    /// Granting rounds that were needed.
+    /// How many granting rounds were needed.
     #[schema(minimum = 0)]
     attempts: u32,
     /// The votes.
@@ -201,7 +201,7 @@ impl<'a> LeaseTerms<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"released": true}))]
 pub struct Released {
-    /// `false` where it was not held (any more): releasing twice is no error.
+    /// `false` if the lease was not held (any more): releasing twice is no error.
     pub released: bool,
 }
 
