@@ -19,24 +19,24 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Serve on nodes embedded in the process, to try things out: no Redis, nothing stored
+    /// Serve with nodes embedded in the process, to try things out: no Redis, nothing stored
     Dev(DevArgs),
-    /// Serve on real nodes
+    /// Serve with Redis nodes
     Serve(ServeArgs),
-    /// Mark the nodes of a brand-new deployment, so that it need not wait the quarantine out
+    /// Mark the nodes of a new deployment, so that it need not wait for the end of the quarantine
     Init(ServeArgs),
-    /// Hold a lease around a command
+    /// Hold a lease while a command runs
     Run(RunArgs),
-    /// Take, extend, release and look at locks
+    /// Acquire, extend, release and show locks
     #[command(subcommand)]
     Lock(LockCommand),
-    /// Take several locks at once, all or nothing
+    /// Acquire several locks at once, all or nothing
     #[command(subcommand)]
     Multilock(MultilockCommand),
-    /// Take, extend, release and look at permits of semaphores
+    /// Acquire, extend, release and show permits of semaphores
     #[command(subcommand)]
     Semaphore(SemaphoreCommand),
-    /// Campaign, proclaim, resign, and see who leads
+    /// Campaign, proclaim, resign, and show who leads
     #[command(subcommand)]
     Election(ElectionCommand),
     /// Issue and check fencing tokens
@@ -60,7 +60,7 @@ pub(super) enum Command {
         #[arg(long, value_enum, default_value_t = OpenapiVersion::V31)]
         version: OpenapiVersion,
     },
-    /// Print the completions for a shell
+    /// Print completions for a shell
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
@@ -120,26 +120,26 @@ pub(super) struct RunArgs {
     /// Lead this election
     #[arg(long, value_name = "NAME")]
     pub(super) election: Option<String>,
-    /// Who stands in the election [default: host name and process id]
+    /// Name of the candidate [default: host name and process id]
     #[arg(long, value_name = "NAME")]
     pub(super) candidate: Option<String>,
-    /// What to proclaim as the leader
+    /// Value to proclaim as the leader
     #[arg(long, value_name = "TEXT")]
     pub(super) value: Option<String>,
-    /// How long the lease outlives this process at most; it is extended at a third of it
-    /// [default: the server's, 30s]
+    /// Life of the lease without extension; it is extended at a third of this [default: the
+    /// server's, 30s]
     #[arg(long, value_name = "DURATION")]
     pub(super) ttl: Option<Span>,
     /// How long to wait for the lease; 0 tries once [default: as long as it takes]
     #[arg(long, value_name = "DURATION")]
     pub(super) wait: Option<Span>,
-    /// Who holds it, for those who look [default: host name and process id]
+    /// Label of the holder, shown to others [default: host name and process id]
     #[arg(long, value_name = "TEXT")]
     pub(super) owner: Option<String>,
-    /// When the lease is lost: how long the command has from TERM to KILL
+    /// If the lease is lost: how long the command has from TERM to KILL
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub(super) kill_after: Span,
-    /// Tell on stderr what happens
+    /// Report on stderr what happens
     #[arg(long, short)]
     pub(super) verbose: bool,
     #[command(flatten)]
@@ -158,7 +158,7 @@ pub(super) struct AskArgs {
     /// How long to wait
     #[arg(long, value_name = "DURATION", default_value = "0")]
     pub(super) wait: Span,
-    /// The same id brings the same lease back: makes a retry safe
+    /// Makes a retry safe: the same id gets the same lease back
     #[arg(long, value_name = "ID")]
     pub(super) request_id: Option<String>,
     #[command(flatten)]
@@ -167,10 +167,10 @@ pub(super) struct AskArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct NoteArgs {
-    /// Who holds it, for those who look
+    /// Label of the holder, shown to others
     #[arg(long, value_name = "TEXT")]
     pub(super) owner: Option<String>,
-    /// What else to tell those who look; may be given several times
+    /// Further labels, shown to others; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub(super) metadata: Vec<(String, String)>,
 }
@@ -183,7 +183,7 @@ pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
 /// What everything that is done with a lease has in common.
 #[derive(Debug, Args)]
 pub(super) struct LeaseArgs {
-    /// The lease; better given by the environment, which `ps` does not show
+    /// Id of the lease; better given in the environment, which `ps` does not show
     #[arg(long, value_name = "ID", env = "QUORATE_LEASE_ID", hide_env_values = true)]
     pub(super) lease_id: String,
     #[command(flatten)]
@@ -192,16 +192,16 @@ pub(super) struct LeaseArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct TtlArgs {
-    /// Life of the lease from now [default: what it last was]
+    /// Life of the lease from now on [default: the ttl that it has]
     #[arg(long, value_name = "DURATION")]
     pub(super) ttl: Option<Span>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LockCommand {
-    /// Take a lock
+    /// Acquire a lock
     Acquire {
-        /// Its name
+        /// The lock's name
         name: String,
         #[command(flatten)]
         ask: AskArgs,
@@ -217,23 +217,23 @@ pub(super) enum LockCommand {
         #[command(flatten)]
         lease: LeaseArgs,
     },
-    /// Give a lock back
+    /// Release a lock
     Release {
-        /// Its name
+        /// The lock's name
         name: String,
         #[command(flatten)]
         lease: LeaseArgs,
     },
     /// Show a lock
     Get {
-        /// Its name
+        /// The lock's name
         name: String,
         #[command(flatten)]
         server: ServerArgs,
     },
     /// List the locks that are held
     List {
-        /// Only names that begin so
+        /// Only names with this prefix
         #[arg(long, value_name = "TEXT", default_value = "")]
         prefix: String,
         #[command(flatten)]
@@ -241,7 +241,7 @@ pub(super) enum LockCommand {
     },
     /// Take a lock away from its holder; needs a key with the scope admin
     ForceRelease {
-        /// Its name
+        /// The lock's name
         name: String,
         #[command(flatten)]
         server: ServerArgs,
@@ -250,9 +250,9 @@ pub(super) enum LockCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum MultilockCommand {
-    /// Take several locks
+    /// Acquire several locks
     Acquire {
-        /// Their names
+        /// The locks' names
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]
@@ -262,7 +262,7 @@ pub(super) enum MultilockCommand {
     },
     /// Extend the lease of several locks
     Extend {
-        /// Their names
+        /// The locks' names
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]
@@ -270,9 +270,9 @@ pub(super) enum MultilockCommand {
         #[command(flatten)]
         lease: LeaseArgs,
     },
-    /// Give several locks back
+    /// Release several locks
     Release {
-        /// Their names
+        /// The locks' names
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]
@@ -282,14 +282,14 @@ pub(super) enum MultilockCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SemaphoreCommand {
-    /// Take permits
+    /// Acquire permits
     Acquire {
         /// The semaphore's name
         name: String,
         /// How many permits there are
         #[arg(long, value_name = "N")]
         limit: u32,
-        /// How many to take
+        /// How many to acquire
         #[arg(long, value_name = "N", default_value_t = 1)]
         permits: u32,
         #[command(flatten)]
@@ -306,7 +306,7 @@ pub(super) enum SemaphoreCommand {
         #[command(flatten)]
         lease: LeaseArgs,
     },
-    /// Give permits back
+    /// Release permits
     Release {
         /// The semaphore's name
         name: String,
@@ -324,20 +324,20 @@ pub(super) enum SemaphoreCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ElectionCommand {
-    /// Become the leader
+    /// Campaign to become the leader
     Campaign {
         /// The election's name
         name: String,
-        /// Who stands [default: host name and process id]
+        /// Name of the candidate [default: host name and process id]
         #[arg(long, value_name = "NAME")]
         candidate: Option<String>,
-        /// What to proclaim
+        /// Value to proclaim
         #[arg(long, value_name = "TEXT")]
         value: Option<String>,
         #[command(flatten)]
         ask: AskArgs,
     },
-    /// Stay the leader
+    /// Extend the leadership
     Extend {
         /// The election's name
         name: String,
@@ -346,28 +346,28 @@ pub(super) enum ElectionCommand {
         #[command(flatten)]
         lease: LeaseArgs,
     },
-    /// Change what the leader proclaims
+    /// Change the value that the leader proclaims
     Proclaim {
         /// The election's name
         name: String,
-        /// What to proclaim
+        /// Value to proclaim
         #[arg(long, value_name = "TEXT")]
         value: String,
         #[command(flatten)]
         lease: LeaseArgs,
     },
-    /// Stop being the leader
+    /// Resign as the leader
     Resign {
         /// The election's name
         name: String,
         #[command(flatten)]
         lease: LeaseArgs,
     },
-    /// Show who leads; with --after and --wait, as soon as that has changed
+    /// Show who leads; with --after and --wait, once that has changed
     Get {
         /// The election's name
         name: String,
-        /// The revision that is known already
+        /// The revision that you already know
         #[arg(long, value_name = "REVISION", requires = "wait")]
         after: Option<String>,
         /// How long to wait for a change
@@ -420,15 +420,15 @@ pub(super) struct HealthcheckArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeysCommand {
-    /// Make a key: prints it once, and the entry for the key file, which has only its hash
+    /// Make a key: prints it, only this once, and an entry with its hash for the key file
     New {
-        /// Whose key it is, as the log shows it
+        /// Whose key it is: its name in the key file
         #[arg(long)]
         name: String,
         /// What it may do: read, lock, admin
         #[arg(long, value_name = "SCOPE", required = true, value_delimiter = ',', num_args = 1..)]
         scope: Vec<String>,
-        /// Beginnings of the names that it may touch [default: all]
+        /// Prefixes of the names that it may touch [default: all]
         #[arg(long, value_name = "PREFIX", value_delimiter = ',', num_args = 1..)]
         prefix: Vec<String>,
     },

@@ -69,7 +69,7 @@ pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
 /// How to reach a server.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServerArgs {
-    /// Where the server is
+    /// URL of the server
     #[arg(
         long,
         value_name = "URL",
@@ -80,7 +80,7 @@ pub struct ServerArgs {
     )]
     pub server: String,
 
-    /// Authorities (PEM) that the server's certificate may be from, besides the system's
+    /// CA certificates (PEM) to trust for the server, besides the system's
     #[arg(
         long,
         value_name = "FILE",
@@ -91,7 +91,7 @@ pub struct ServerArgs {
     )]
     pub ca: Option<PathBuf>,
 
-    /// Certificate and key (PEM, one file) to show to a server that wants one
+    /// Client certificate and its key (PEM, one file), for a server that demands one
     #[arg(
         long,
         value_name = "FILE",

@@ -24,13 +24,13 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub listen: Option<Listen>,
 
-    /// A node: redis://, rediss:// or unix://, with user, password and database. Once for
-    /// each, or separated by commas
+    /// A node: redis://, rediss:// or unix://, with user, password and database. Once per
+    /// node, or separated by commas
     #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Nodes")]
     #[serde(deserialize_with = "list")]
     pub redis: Option<Vec<Secret>>,
 
-    /// File with the URLs of the nodes, one a line: keeps passwords out of `ps`
+    /// File with the URLs of the nodes, one per line: keeps passwords out of `ps`
     #[arg(long, value_name = "FILE", help_heading = "Nodes")]
     #[serde(deserialize_with = "scalar")]
     pub redis_file: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub redis_password_file: Option<PathBuf>,
 
-    /// PEM file with the authorities to trust for rediss:// nodes, instead of the system's
+    /// CA certificates (PEM) to trust for rediss:// nodes, instead of the system's
     #[arg(long, value_name = "FILE", help_heading = "Nodes")]
     #[serde(deserialize_with = "scalar")]
     pub redis_ca: Option<PathBuf>,
@@ -89,7 +89,7 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub api_keys: Option<PathBuf>,
 
-    /// Serve everyone who reaches the port, on other addresses than loopback too
+    /// Serve without API keys beyond loopback: to everyone who reaches the port
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_name = "BOOL", help_heading = "Access")]
     #[serde(deserialize_with = "scalar")]
@@ -105,7 +105,7 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub tls_key: Option<PathBuf>,
 
-    /// Only clients with a certificate of these authorities (PEM) may connect
+    /// CA certificates (PEM): only clients with a certificate signed by one of them may connect
     #[arg(long, value_name = "FILE", help_heading = "Access")]
     #[serde(deserialize_with = "scalar")]
     pub tls_client_ca: Option<PathBuf>,
@@ -135,12 +135,12 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub max_in_flight: Option<usize>,
 
-    /// Size of a request's head, bytes [default: 16384]
+    /// Largest head of a request, bytes [default: 16384]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(deserialize_with = "scalar")]
     pub max_header_bytes: Option<usize>,
 
-    /// Size of a request's body, bytes [default: 65536]
+    /// Largest body of a request, bytes [default: 65536]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(deserialize_with = "scalar")]
     pub max_body_bytes: Option<usize>,
@@ -161,17 +161,17 @@ pub struct Settings {
     pub idle_timeout: Option<Span>,
 
     /// Where to send traces: http:// or https:// URL of an OpenTelemetry collector that takes OTLP
-    /// over HTTP; `/v1/traces` where it names no path. Off without
+    /// over HTTP; the path is `/v1/traces` if it has none. Off unless given
     #[arg(long, value_name = "URL", help_heading = "Process")]
     #[serde(deserialize_with = "scalar")]
     pub otlp_endpoint: Option<String>,
 
-    /// How many of the requests to trace, 0 to 1, where the caller has not decided [default: 1]
+    /// Share of the requests to trace, 0 to 1, if the caller has not decided [default: 1]
     #[arg(long, value_name = "RATIO", help_heading = "Process")]
     #[serde(deserialize_with = "scalar")]
     pub otlp_sample_ratio: Option<f64>,
 
-    /// How long ending may take after the first SIGTERM [default: 25s]
+    /// How long shutting down may take after the first SIGTERM [default: 25s]
     #[arg(long, value_name = "DURATION", help_heading = "Process")]
     #[serde(deserialize_with = "scalar")]
     pub shutdown_timeout: Option<Span>,
@@ -181,13 +181,13 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub threads: Option<usize>,
 
-    /// Form of the log, which goes to stderr [default: text]
+    /// Format of the log, which goes to stderr [default: text]
     #[arg(long, value_name = "FORMAT", help_heading = "Process", value_enum)]
     #[serde(deserialize_with = "scalar")]
     pub log_format: Option<LogFormat>,
 
     /// What to log: error, warn, info, debug, trace, or directives such as
-    /// info,quorate::quorum=debug [default: info; for dev and init error]
+    /// info,quorate::quorum=debug [default: info; error for dev and init]
     #[arg(long, value_name = "LEVEL", help_heading = "Process")]
     #[serde(deserialize_with = "scalar")]
     pub log_level: Option<String>,

@@ -71,7 +71,7 @@ impl Serialize for Listen {
 pub enum LogFormat {
     /// For people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
