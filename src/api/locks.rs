@@ -335,7 +335,7 @@ pub(super) async fn force_release_lock(
 
 /// Hold a lock while the connection is open.
 ///
-/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client disconnects; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, ends the stream); `extended` (`Lease`); `lost` (`Problem`, ends the stream); `released` (`{reason}`, ends the stream: the server drains, or the client does not read). After 10 s without an event, a comment is sent as a heartbeat. With `wait_ms` 0 a refusal is an ordinary 409.
+/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client disconnects; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, ends the stream); `extended` (`Lease`); `lost` (`Problem`, ends the stream); `released` (`{reason}`, ends the stream: the server drains, or the client does not read). After 10 s without an event, a comment is sent as a heartbeat. With `wait_ms` 0 a refusal is an ordinary 409. A stream that gets a lease that an earlier request with the same `request_id` acquired releases it only after its own first extension (5 s at most), since whoever got that answer may still use it.
 #[utoipa::path(
     post,
     path = "/v1/locks/{name}/hold",

@@ -149,10 +149,10 @@ impl Grant {
         let engine = Arc::clone(&self.engine);
         engine.take_late(ballot, move |i, answer| {
             votes.take(i, answer, &mut self);
-            let granted = self.nodes & (1 << i);
-            if granted != 0 {
-                self.undo(granted);
-                self.nodes &= !granted;
+            let may_hold = self.nodes & (1 << i);
+            if may_hold != 0 {
+                self.undo(may_hold);
+                self.nodes &= !may_hold;
             }
         });
     }

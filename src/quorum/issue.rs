@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::Engine;
-use super::tally::{self, Count, quorum_of};
+use super::tally::{self, Count, Verdict, quorum_of};
 use crate::domain::{Nodes, Token};
 use crate::node::calls;
 
@@ -35,7 +35,7 @@ impl Engine {
                     }
                     Err(_) => count.failed += 1,
                 }
-                if count.is_out_of_reach() {
+                if count.verdict() == Verdict::NoQuorum {
                     break;
                 }
                 if let (token, true) = tally::token_of(&issued, self.total()) {

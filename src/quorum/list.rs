@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
-use super::tally::{self, quorum_of};
+use super::tally::{self, Verdict, quorum_of};
 use super::{Count, Engine};
 use crate::domain::Nodes;
 use crate::node::NodeError;
@@ -75,6 +75,9 @@ impl Engine {
         while let Some(outcome) = walks.next().await {
             let Ok((held, more)) = outcome else {
                 count.failed += 1;
+                if count.verdict() == Verdict::NoQuorum {
+                    break;
+                }
                 continue;
             };
             count.yes += 1;

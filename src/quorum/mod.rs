@@ -331,23 +331,51 @@ mod tests {
 
     const DAY_US: i64 = 86_400_000_000;
 
-    /// Three nodes and a server, each side with a clock of its own.
-    async fn clocks() -> (Api, Arc<SeededClock>, Arc<SeededClock>) {
-        let [nodes, server] = [1, 2].map(|seed| Arc::new(SeededClock::new(seed, 1_790_000_000_000_000)));
-        let connections: Vec<_> = (0..3)
-            .map(|i| EmbeddedNode::new(&format!("run-{i}"), Arc::clone(&nodes) as Arc<dyn Clock>))
-            .collect();
-        let clock: Arc<dyn Clock> = Arc::clone(&server) as Arc<dyn Clock>;
-        (Api::over(connections.into_iter(), &clock).await, nodes, server)
+    /// So many nodes with one clock, and servers with another.
+    fn clocks(nodes: usize) -> (Vec<EmbeddedNode>, [Arc<SeededClock>; 2]) {
+        let clocks = [1, 2].map(|seed| Arc::new(SeededClock::new(seed, 1_790_000_000_000_000)));
+        let clock = |i| EmbeddedNode::new(&format!("run-{i}"), Arc::clone(&clocks[0]) as Arc<dyn Clock>);
+        ((0..nodes).map(clock).collect(), clocks)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_whose_clock_was_ahead_is_granted_leases_once_that_is_set_right() {
-        let (api, _, server) = clocks().await;
+        let (nodes, [_, server]) = clocks(3);
+        let api = Api::over(nodes.into_iter(), &(Arc::clone(&server) as Arc<dyn Clock>)).await;
         server.set_skew_us(DAY_US);
         assert!(matches!(api.round().await, Round::NoQuorum(_)));
         server.set_skew_us(0);
         assert!(matches!(api.round().await, Round::Granted(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_are_granted_leases_once_clocks_of_nodes_that_were_ahead_are_set_right() {
+        let (nodes, [ahead, server]) = clocks(3);
+        ahead.set_skew_us(DAY_US);
+        let api = Api::over(nodes.into_iter(), &(server as Arc<dyn Clock>)).await;
+        let lease = api.acquire().await;
+        assert!(api.release(&lease).await);
+        ahead.set_skew_us(0);
+        // They are in quarantine first.
+        assert!(matches!(api.round().await, Round::NoQuorum(_)));
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(matches!(api.round().await, Round::Granted(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_straggler_of_a_lost_round_does_not_keep_the_lease_while_another_one_hangs() {
+        let (nodes, [_, server]) = clocks(5);
+        let clock = server as Arc<dyn Clock>;
+        let other = Api::over(nodes.iter().map(EmbeddedNode::connect), &clock).await;
+        let api = Api::over(nodes.into_iter(), &clock).await;
+        let held = other.acquire().await;
+        assert!(!api.is_held_at(3), "not before 20 ms");
+        api.nodes[3..].iter().for_each(|node| node.hang());
+        assert!(matches!(api.round_of(Some("lost"), 30_000).await, Round::Refused(_)));
+        api.nodes[3].go_on();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(!api.is_held_at(3));
+        assert!(other.release(&held).await);
     }
 
     #[tokio::test(start_paused = true)]
@@ -356,11 +384,12 @@ mod tests {
         let lease = api.acquire().await;
         api.nodes[2].hang();
         let key = api.scope.channels()[0].to_string();
-        for script in [Script::Read, Script::Issue, Script::Release] {
+        for script in [Script::Read, Script::List, Script::Issue, Script::Release] {
             api.nodes[..2].iter().for_each(|node| node.refuse(Some(script)));
             let failed = async {
                 match script {
                     Script::Read => api.engine.read(&[&key], |_| true).await.err(),
+                    Script::List => api.engine.list("", "", 10).await.err(),
                     Script::Issue => api.engine.issue(&key).await.err(),
                     _ => api.engine.release(&api.scope, &lease.id).await.err(),
                 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use super::tally::{Count, quorum_of};
+use super::tally::{Count, Verdict, quorum_of};
 use crate::domain::Nodes;
 use crate::node::ballot::Ballot;
 use crate::node::calls::{self, Entry, Survey};
@@ -89,7 +89,7 @@ impl Engine {
                 Ok(answer) => answers.push(answer),
                 Err(_) => count.failed += 1,
             }
-            if count.is_out_of_reach() {
+            if count.verdict() == Verdict::NoQuorum {
                 break;
             }
         }

@@ -91,7 +91,7 @@ impl Engine {
                 }
                 Some((_, Err(_))) => {
                     count.failed += 1;
-                    if count.is_out_of_reach() {
+                    if count.verdict() == Verdict::NoQuorum {
                         break Err(count.nodes());
                     }
                 }

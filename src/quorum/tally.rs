@@ -73,11 +73,6 @@ impl Count {
         }
     }
 
-    /// Whether so many failed that no quorum can answer any more.
-    pub fn is_out_of_reach(&self) -> bool {
-        self.failed > self.total - quorum_of(self.total)
-    }
-
     /// Votes still out.
     pub fn pending(&self) -> usize {
         self.total - self.yes - self.no - self.failed

@@ -438,7 +438,9 @@ impl<'a> Driver<'a> {
                 Sent::Info(to) => {
                     // The parts that came belong to no later answer.
                     self.info = Ok(String::new());
-                    to.into_iter().for_each(|to| drop(to.send(Err(NodeError::Timeout))));
+                    if let Some(to) = to {
+                        drop(to.send(Err(NodeError::Timeout)));
+                    }
                 }
                 Sent::Batch(..) | Sent::TimedOut => {}
                 Sent::Loaded(_) => self.loading = false,
