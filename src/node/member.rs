@@ -104,7 +104,6 @@ pub struct Member {
     latency_us: AtomicU64,
     metrics: NodeMetrics,
     complaints: Complaints,
-    on_change: Notify,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -149,7 +148,6 @@ impl Member {
             latency_us: AtomicU64::new(0),
             metrics,
             complaints,
-            on_change: Notify::new(),
         })
     }
 
@@ -362,25 +360,35 @@ impl Member {
         self.unsettled.load(Ordering::Acquire)
     }
 
-    /// Sends debts, also those whose lease has expired by now: the acquire may still sit in the
-    /// node that was stopped all the time, and would live its whole ttl from now on.
-    fn pay_debts(self: &Arc<Self>) {
-        let batch: Vec<_> = {
-            let mut debts = lock(&self.debts);
-            let count = debts.len().min(DEBTS_BATCH);
-            debts.drain(..count).collect()
-        };
-        let now = self.clock.now();
-        for Debt { command, refused } in &batch {
-            // What it is asked to forget it may have been granted just before this, however long ago that
-            // was sent.
-            let settle = command.settle.filter(|_| !refused).map(|settle| settle.from(now));
-            let renewed =
-                settle.map(|settle| Arc::new(Command { settle: Some(settle), ..(**command).clone() }));
-            // Its answer comes to `answered`, which keeps it as a debt where it fails again.
-            self.forward(renewed.as_ref().unwrap_or(command), None, now, None, None);
+    /// Sends what is owed by now, each debt once and batch after batch as long as they go through; also those
+    /// whose lease has expired: the acquire may still sit in the node that was stopped all the time, and would
+    /// live its whole ttl from now on.
+    async fn pay_debts(self: &Arc<Self>) {
+        let mut left = self.debts();
+        while left > 0 && self.is_reachable() {
+            let mut batch: Vec<_> = {
+                let mut debts = lock(&self.debts);
+                let count = debts.len().min(left).min(DEBTS_BATCH);
+                debts.drain(..count).collect()
+            };
+            left -= batch.len();
+            let Some(last) = batch.pop() else { return };
+            batch.into_iter().for_each(|debt| self.pay(debt, None));
+            // It answers in order: the others were answered before.
+            if Ballot::of_one(|seat| self.pay(last, Some(seat))).await.is_err() {
+                return;
+            }
         }
-        self.unsettled.fetch_sub(batch.len(), Ordering::Release);
+    }
+
+    /// Its answer comes to `answered`, which keeps it as a debt where it fails again.
+    fn pay(self: &Arc<Self>, Debt { command, refused }: Debt, to: Option<Seat>) {
+        let now = self.clock.now();
+        // What it is asked to forget it may have been granted just before this, however long ago that was sent.
+        let settle = command.settle.filter(|_| !refused).map(|settle| settle.from(now));
+        let renewed = settle.map(|settle| Arc::new(Command { settle: Some(settle), ..(*command).clone() }));
+        self.forward(renewed.as_ref().unwrap_or(&command), None, now, to, None);
+        self.unsettled.fetch_sub(1, Ordering::Release);
     }
 
     /// Probes the node for ever, moves the gate and pays the debts. Calls `probed` after each probe.
@@ -390,9 +398,7 @@ impl Member {
             probed();
             self.metrics.connections(self.node.connections());
             self.complaints.catch_up(self.metrics.node(), self.clock.now());
-            if self.debts() > 0 && self.is_reachable() {
-                self.pay_debts();
-            }
+            let _ = tokio::time::timeout(PROBE_AGAIN, self.pay_debts()).await;
             let pause = if self.is_voting() && self.debts() == 0 { PROBE } else { PROBE_AGAIN };
             let _ = tokio::time::timeout(pause, self.wake.notified()).await;
         }
@@ -494,7 +500,6 @@ impl Member {
         self.gate.store(Arc::new(gate));
         self.metrics.state(state);
         *current = standing;
-        self.on_change.notify_waiters();
     }
 
     /// Why the node cannot be reached, or cannot be marked, if it cannot.

@@ -181,7 +181,9 @@ impl Engine {
 mod tests {
     use std::time::Duration;
 
+    use crate::domain::LeaseId;
     use crate::node::Script;
+    use crate::node::calls::Tell;
     use crate::quorum::Round;
     use crate::quorum::fixture::Api;
 
@@ -224,6 +226,20 @@ mod tests {
             api.nodes[0].go_on();
         };
         assert!(!tokio::join!(api.release(&won.handle), go_on).0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_releases_a_node_missed_it_is_told_them_within_a_second_of_answering() {
+        let [api, _] = Api::pair().await;
+        api.nodes[0].refuse(Some(Script::Release));
+        for lease in (1..=5_000).map(LeaseId::from_bits) {
+            api.engine.undo(&api.scope, &lease, 1, 30_000, Tell::Nobody, None);
+        }
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(api.engine.debts(), 5_000);
+        api.nodes[0].refuse(None);
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(api.engine.debts(), 0);
     }
 
     #[tokio::test(start_paused = true)]
