@@ -472,14 +472,6 @@ impl Client {
         Err(Failure::of(problem))
     }
 
-    /// A POST with what time such a call may take by default.
-    ///
-    /// # Errors
-    /// As [`Client::call`].
-    pub async fn post(&self, path: &str, body: Map<String, Value>) -> Result<Value, Failure> {
-        self.call(Method::POST, path, Some(&Value::Object(body)), ANSWER_GRACE).await
-    }
-
     /// A GET with what time such a call may take by default.
     ///
     /// # Errors

@@ -83,8 +83,8 @@ async fn acquire(client: &Client, job: &Job, signals: &mut Signals) -> Result<Gr
         Ok(Ok(grant)) => Ok(grant),
         Ok(Err(failure)) => {
             say(&failure);
-            if matches!(failure, Failure::Unreachable { .. }) {
-                // It may have been granted, and only the answer got lost.
+            if failure.status() == exit::UNAVAILABLE {
+                // It may have been granted, and only the answer got lost: that of an earlier try, too.
                 client.abandon(&job.target, &job.ask, &request_id).await;
             }
             Err(failure.status())

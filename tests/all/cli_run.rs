@@ -1,6 +1,8 @@
 //! The command line as its users meet it: the binary, its output, its exit statuses.
 #![allow(clippy::disallowed_methods, reason = "processes are waited for in real time")]
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -295,7 +297,7 @@ fn a_signal_while_waiting_leaves_nothing_behind() {
 
 #[test]
 fn run_gives_up_where_there_is_no_server() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for wait in [&["--wait", "0"][..], &["--wait", "5s"], &[]] {
         let started = Instant::now();
         let server = format!("http://{nobody}");
@@ -333,6 +335,47 @@ fn a_connection_that_breaks_during_the_first_wait_is_not_a_server_that_was_never
     server.child().wait().unwrap();
     let _another = DevServer::spawn(quorate().args(["dev", "--listen", &address]));
     assert_eq!(ended(&mut waiting), 0);
+}
+
+/// In front of `server`: grants the first acquire and breaks off instead of answering, and has no quorum for
+/// those that follow, as long as they want more than a second.
+fn that_loses_an_answer(server: &DevServer) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (url, behind) = (format!("http://{}", listener.local_addr().unwrap()), server.address());
+    std::thread::spawn(move || {
+        let mut first = true;
+        for mut client in listener.incoming().map(Result::unwrap) {
+            let mut request = vec![0; 4096];
+            // The client writes a small request in one piece.
+            let length = client.read(&mut request).unwrap();
+            let mut server = TcpStream::connect(behind).unwrap();
+            if text(&request[..length]).contains("\"ttl_ms\":1000") {
+                server.write_all(&request[..length]).unwrap();
+                let (mut from, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                std::thread::spawn(move || std::io::copy(&mut client, &mut server));
+            } else if std::mem::take(&mut first) {
+                server.write_all(&request[..length]).unwrap();
+                let length = server.read(&mut request).unwrap();
+                assert!(text(&request[..length]).contains("fencing_token"));
+            } else {
+                let problem = r#"{"type":"about:blank","title":"","status":503,"code":"quorum_unavailable"}"#;
+                let head = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length:";
+                write!(client, "{head} {}\r\n\r\n{problem}", problem.len()).unwrap();
+            }
+        }
+    });
+    url
+}
+
+#[test]
+fn a_lease_whose_answer_got_lost_is_not_left_behind_where_no_quorum_answers_then() {
+    let server = DevServer::start();
+    let front = that_loses_an_answer(&server);
+    let run = ["run", "--server", &front, "--lock", "a", "--wait", "1s", "--", "true"];
+    let output = quorate().args(run).output().unwrap();
+    assert_eq!(output.status.code(), Some(70), "{}", text(&output.stderr));
+    assert!(!server.is_held("a"));
 }
 
 #[test]
