@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::tally::quorum_of;
+use super::tally::{Count, Verdict, quorum_of};
 use crate::node::calls::Tag;
 use crate::node::member::Member;
 use crate::node::{HintSink, NodeError};
@@ -224,10 +224,10 @@ impl Hub {
                 })
             })
             .collect();
-        let mut confirmed = 0;
-        while !pending.is_empty() && confirmed < quorum_of(self.members.len()) {
+        let mut count = Count::new(self.members.len());
+        while count.verdict() == Verdict::Open {
             let (result, _, rest) = futures_util::future::select_all(pending).await;
-            confirmed += usize::from(result.is_ok());
+            *if result.is_ok() { &mut count.yes } else { &mut count.failed } += 1;
             pending = rest;
         }
     }

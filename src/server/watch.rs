@@ -17,12 +17,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Calls `reload` whenever the content of one of `paths` is not what it is now, and when `now` is told.
 /// Runs until dropped.
-pub fn watch<E: Display>(
+pub fn watch<E: Display + Send + 'static>(
     what: &'static str,
     paths: Vec<PathBuf>,
     now: Arc<Notify>,
-    reload: impl Fn() -> Result<(), E>,
+    reload: impl Fn() -> Result<(), E> + Send + Sync + 'static,
 ) -> impl Future<Output = ()> {
+    let reload = Arc::new(reload);
     // Here and not when the future is first polled: a busy server gets to that late.
     let mut seen = digest(&paths);
     async move {
@@ -34,11 +35,13 @@ pub fn watch<E: Display>(
                 continue;
             }
             seen = found;
-            match reload() {
-                Ok(()) => tracing::info!("{what} read again"),
-                Err(cause) => {
+            let reload = Arc::clone(&reload);
+            match tokio::task::spawn_blocking(move || reload()).await {
+                Ok(Ok(())) => tracing::info!("{what} read again"),
+                Ok(Err(cause)) => {
                     tracing::error!(%cause, "{what} cannot be used; what was read before stays in use");
                 }
+                Err(cause) => tracing::error!(%cause, "{what} not read again"),
             }
         }
     }
