@@ -233,16 +233,6 @@ impl KeyRing {
         self.0.store(other.0.into_inner());
     }
 
-    /// How many keys there are.
-    pub fn len(&self) -> usize {
-        self.0.load().len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The key of a secret. Compares with all of them in constant time.
     pub fn find(&self, secret: &str) -> Option<Arc<Key>> {
         let hash = Sha256::digest(secret.as_bytes());

@@ -70,10 +70,6 @@ impl Acquires for Election {
     fn target(&self) -> Target {
         Target::Election(self.0.clone())
     }
-
-    fn held(&self) -> Held {
-        Held::Election(self.0.clone())
-    }
 }
 
 /// Body of `campaign` and `hold`.

@@ -139,9 +139,6 @@ pub trait Shows: Send + Sync + Unpin + 'static {
 pub trait Acquires: Shows {
     /// What is acquired.
     fn target(&self) -> Target;
-
-    /// What is held afterwards.
-    fn held(&self) -> Held;
 }
 
 /// One try or a wait, and the lease.
@@ -161,14 +158,14 @@ pub async fn hold(
     what: impl Acquires,
     options: AcquireOptions,
 ) -> Result<Response, Problem> {
-    let (target, held) = (what.target(), what.held());
+    let target = what.target();
     let slot = ctx.streams.open(Some(target.primitive()))?;
     let render = streams::held_events(ctx, headers, what);
     if options.wait_ms > 0 {
         return Ok(streams::held(ctx, slot, ctx.service.hold(target, options), render));
     }
     let granted = ctx.service.acquire(&target, &options).await?;
-    Ok(streams::held(ctx, slot, ctx.service.hold_granted(held, granted), render))
+    Ok(streams::held(ctx, slot, ctx.service.hold_granted(target.held(), granted), render))
 }
 
 /// The remaining time set anew.

@@ -48,10 +48,6 @@ impl Acquires for Lock {
     fn target(&self) -> Target {
         Target::Lock(self.0.clone())
     }
-
-    fn held(&self) -> Held {
-        Held::Lock(self.0.clone())
-    }
 }
 
 /// Body of `acquire` and `hold`.

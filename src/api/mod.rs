@@ -121,7 +121,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_ttl_ms: 300_000, max_wait_ms: 60_000, body_bytes_max: 64 * 1024, streams_max: 10_000 }
+        Self { max_ttl_ms: 300_000, max_wait_ms: 60_000, body_bytes_max: 64 * 1024, streams_max: 20_000 }
     }
 }
 

@@ -18,6 +18,7 @@ use super::problem::Problem;
 use super::problem_docs::{LeaseProblems, LockProblems, NodeProblems};
 use super::views::{LeaseTerms, Released, lease_example};
 use crate::domain::{LeaseHandle, Name};
+use crate::service::multilocks::{NAMES_MAX, NAMES_MIN};
 use crate::service::{Held, Lease, Target};
 
 /// The names of a multilock.
@@ -57,14 +58,10 @@ impl Acquires for Multilock {
     fn target(&self) -> Target {
         Target::Multilock(self.0.clone())
     }
-
-    fn held(&self) -> Held {
-        Held::Multilock(self.0.clone())
-    }
 }
 
 fn read_names(fields: &mut Fields<'_>) -> Option<Vec<Name>> {
-    let names = fields.names("names", 2..=64);
+    let names = fields.names("names", NAMES_MIN..=NAMES_MAX);
     fields.require("names", names)
 }
 

@@ -15,10 +15,8 @@ use super::problem_docs::{LeaseProblems, NodeProblems, SemaphoreProblems};
 use super::views::{HolderView, LeaseTerms, NodesView, Released, lease_example};
 use super::{NamePath, Shared, delivery, streams};
 use crate::domain::Name;
+use crate::service::semaphores::LIMIT_MAX;
 use crate::service::{Held, Lease, Primitive, Target};
-
-/// The most permits that a semaphore can have.
-const LIMIT_MAX: u64 = 10_000;
 
 /// Permits, asked for by name.
 pub struct Permits {
@@ -93,10 +91,6 @@ impl Acquires for Permits {
     fn target(&self) -> Target {
         Target::Semaphore { name: self.name.clone(), limit: self.limit, permits: self.permits }
     }
-
-    fn held(&self) -> Held {
-        Held::Semaphore(self.name.clone())
-    }
 }
 
 /// Body of `acquire` and `hold`.
@@ -119,9 +113,9 @@ impl Ask for AcquireSemaphore {
     const SOURCE: Source = Source::Body;
 
     fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
-        let limit = fields.integer("limit", 1..=LIMIT_MAX);
+        let limit = fields.integer("limit", 1..=LIMIT_MAX.into());
         let limit = fields.require("limit", limit);
-        let permits = fields.integer("permits", 1..=LIMIT_MAX).unwrap_or(1);
+        let permits = fields.integer("permits", 1..=LIMIT_MAX.into()).unwrap_or(1);
         if let Some(limit) = limit.filter(|&limit| permits > limit) {
             fields.wrong("permits", format!("must be at most the limit, which is {limit}"));
         }

@@ -66,11 +66,6 @@ impl Metadata {
         Ok(Self(map))
     }
 
-    /// The map.
-    pub fn as_map(&self) -> &BTreeMap<String, String> {
-        &self.0
-    }
-
     /// Whether nothing is attached.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
