@@ -274,7 +274,7 @@ impl Config {
             wrong.push("key_prefix: must be 1 to 64 characters of A-Z a-z 0-9 . _ ~ : @ and -".to_owned());
         }
         // A fence that is forgotten before a slow server's clock has passed it could be issued
-        // again (PROTOCOL §2.3).
+        // again (docs/protocol.md §2.3).
         if self.fence_retention < self.clock_bound {
             wrong.push("fence_retention: must not be shorter than clock_bound".to_owned());
         }

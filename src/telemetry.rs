@@ -29,7 +29,7 @@ const LONG_BUCKETS: &[f64] =
 /// How an acquisition ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-#[allow(missing_docs)] // API.md says what each means.
+#[allow(missing_docs)] // docs/operations.md says what each means.
 pub enum Acquisition {
     Granted,
     Held,

@@ -20,7 +20,7 @@ pub(super) fn json(answer: &impl Serialize) -> Result<Response, Problem> {
 }
 
 /// 200 with a new lease as JSON, the way `show` shows it. If the client leaves before the server
-/// has taken the body, the grant is undone: hyper drops the body unpolled then (PROTOCOL §1.5).
+/// has taken the body, the grant is undone: hyper drops the body unpolled then (docs/protocol.md §1.5).
 pub(super) fn lease(
     granted: Granted,
     show: impl FnOnce(&Lease) -> Result<Vec<u8>, Problem>,

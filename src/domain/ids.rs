@@ -81,7 +81,7 @@ impl fmt::Debug for LeaseId {
 ///
 /// Its text form is the `lease_id` of the API, 46 hex digits: the [`LeaseId`] and 14 of the
 /// [`Token`]. The token travels with the secret because extending and healing must carry the
-/// token that was *reported* (PROTOCOL §2.2), and a node that answered late may have stored a
+/// token that was *reported* (docs/protocol.md §2.2), and a node that answered late may have stored a
 /// higher one. So that it is believed to no one but who got it, the id is masked with what the
 /// token mixes to: with another token it is another id, which nobody holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -132,7 +132,7 @@ impl Scope {
 /// Bounds that every script of a deployment gets.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// How far a token may be ahead of a node's clock, ms (PROTOCOL §2.4).
+    /// How far a token may be ahead of a node's clock, ms (docs/protocol.md §2.4).
     pub clock_bound_ms: u64,
     /// How long a fence outlives its lease, ms (§2.3).
     pub fence_retention_ms: u64,

@@ -222,7 +222,7 @@ impl Settle {
     }
 }
 
-/// The marker that a voting script compares (PROTOCOL §4).
+/// The marker that a voting script compares (docs/protocol.md §4).
 #[derive(Debug, Clone)]
 pub struct Marker {
     /// Among them the one that it is stored under.
@@ -247,8 +247,9 @@ pub struct Call {
 }
 
 impl Call {
-    /// Whether it asks for the vote of a process that the node was before, by these `run_id`s (PROTOCOL §4):
-    /// it restarted, who asks has not noticed yet, and a marker restored from disk would match.
+    /// Whether it asks for the vote of a process that the node was before, by these `run_id`s
+    /// (docs/protocol.md §4): it restarted, who asks has not noticed yet, and a marker restored from disk
+    /// would match.
     pub fn is_stale(&self, former: &[String]) -> bool {
         let marker = self.marker.as_ref().filter(|marker| marker.votes);
         marker.is_some_and(|marker| former.iter().any(|id| marker.expected.contains(id.as_str())))
@@ -449,7 +450,7 @@ impl Identity {
     }
 }
 
-/// Why a node did not vote. Always an abstention, never "held by someone else" (PROTOCOL §1.10).
+/// Why a node did not vote. Always an abstention, never "held by someone else" (docs/protocol.md §1.10).
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NodeError {
     /// No answer in time; the script may run, or have run.
@@ -464,7 +465,7 @@ pub enum NodeError {
     /// The node abstains until leases it may have forgotten have expired; nothing was sent.
     #[error("quarantined")]
     Quarantined,
-    /// The node is refused (PROTOCOL §4); nothing was sent.
+    /// The node is refused (docs/protocol.md §4); nothing was sent.
     #[error("refused: {0}")]
     Refused(Arc<str>),
     /// The queue to the node is full; nothing was sent.

@@ -1,4 +1,4 @@
-//! When a node may vote (PROTOCOL §4), as a pure function of what was seen.
+//! When a node may vote (docs/protocol.md §4), as a pure function of what was seen.
 //!
 //! A node that may have forgotten leases must abstain until every lease granted
 //! before could have expired. Each node carries a marker that names its Redis

@@ -1,5 +1,5 @@
-//! Extending what is still held, and mending the nodes that lost it or have earlier data (PROTOCOL §1.6
-//! and §1.7).
+//! Extending what is still held, and mending the nodes that lost it or have earlier data
+//! (docs/protocol.md §1.6 and §1.7).
 
 use std::cmp;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A granting round, its votes, and the guard that takes back what it granted (PROTOCOL §1.1 to §1.5, §2).
+//! A granting round, its votes, and the guard that takes back what it granted
+//! (docs/protocol.md §1.1 to §1.5, §2).
 
 use std::sync::Arc;
 use std::time::Duration;

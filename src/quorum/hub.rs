@@ -1,6 +1,6 @@
 //! Hints from the nodes to whoever waits: one subscription a channel, however many listen.
 //!
-//! A hint is never trusted (PROTOCOL §5): it makes a waiter look. With all hints
+//! A hint is never trusted (docs/protocol.md §5): it makes a waiter look. With all hints
 //! cut, timers still make progress.
 
 use std::collections::BTreeMap;

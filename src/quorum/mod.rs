@@ -1,4 +1,4 @@
-//! The quorum engine: fan out, count votes, validity, undo (PROTOCOL §1 and §2).
+//! The quorum engine: fan out, count votes, validity, undo (docs/protocol.md §1 and §2).
 //!
 //! One [`Engine`] serves all primitives. It knows leases, tokens and keys, and
 //! nothing of waiting or of what a lock means. The algorithm is Redlock

@@ -1,4 +1,4 @@
-//! Giving a lease back, and taking back what nobody was told of (PROTOCOL §1.4 and §1.8).
+//! Giving a lease back, and taking back what nobody was told of (docs/protocol.md §1.4 and §1.8).
 
 use std::sync::Arc;
 

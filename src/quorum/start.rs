@@ -1,5 +1,5 @@
 //! What is done once: looking at the nodes before anything is served, and marking those of a new
-//! deployment (PROTOCOL §4).
+//! deployment (docs/protocol.md §4).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -58,7 +58,7 @@ impl Count {
 
     /// The verdict on a lease that was granted before. It is lost only when no quorum can hold
     /// it any more: nodes that did not answer may, and what may still be valid is neither
-    /// called lost nor undone (PROTOCOL §1.6).
+    /// called lost nor undone (docs/protocol.md §1.6).
     pub fn extension_verdict(&self) -> Verdict {
         let quorum = quorum_of(self.total);
         let pending = self.pending();
@@ -91,7 +91,8 @@ impl Count {
 }
 
 /// The token of a grant, and whether a quorum stored exactly that, so that no second round is needed
-/// (PROTOCOL §2.2): the maximum over the granting quorum, and where all of a quorum stored the same, that.
+/// (docs/protocol.md §2.2): the maximum over the granting quorum, and where all of a quorum stored the same,
+/// that.
 pub fn token_of(granted: &[u64], total: usize) -> (u64, bool) {
     let same = |token: u64| granted.iter().filter(|&&fence| fence == token).count();
     let exact = granted.iter().copied().find(|&token| same(token) >= quorum_of(total));

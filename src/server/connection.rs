@@ -7,7 +7,7 @@
 //! request costs two atomic stores.
 //!
 //! Half-closing stays off: a client that closes its side is gone, hyper drops the handler,
-//! and what the handler was doing is undone (PROTOCOL.md §1.5).
+//! and what the handler was doing is undone (docs/protocol.md §1.5).
 
 use std::collections::HashMap;
 use std::io;
@@ -352,7 +352,7 @@ impl Handler {
         };
 
         // To find out with the next sweep would be late for a lease that has just been granted: with the
-        // body, unread, that goes too (PROTOCOL.md §1.5).
+        // body, unread, that goes too (docs/protocol.md §1.5).
         let unsure =
             || !conn.listening.load(Ordering::Relaxed) || response.extensions().get::<Belated>().is_some();
         if old_http && unsure() && conn.has_left() {

@@ -1,7 +1,7 @@
 //! A client's socket that others may look at while hyper does not read it.
 //!
 //! While a request is being served and bytes of the next one are buffered, hyper reads no
-//! further and so does not see the client leave (PROTOCOL §7). The sweeper asks the kernel.
+//! further and so does not see the client leave. The sweeper asks the kernel.
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;

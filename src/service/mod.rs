@@ -155,7 +155,7 @@ impl Lease {
 }
 
 /// A lease on its way to the caller. Dropped before [`Granted::deliver`], it is undone on
-/// every node: a caller that went away leaves nothing behind (PROTOCOL §1.5).
+/// every node: a caller that went away leaves nothing behind (docs/protocol.md §1.5).
 #[must_use]
 pub struct Granted {
     /// The lease.

@@ -1,5 +1,5 @@
 //! Counting semaphores: a semaphore of limit L is L exclusive slots, each granted by a
-//! majority exactly like a lock (PROTOCOL §3).
+//! majority exactly like a lock (docs/protocol.md §3).
 //!
 //! That never more than L hold permits follows from mutual exclusion per slot; nothing here
 //! is needed for it. This file only helps to find a free slot: the server names it, at

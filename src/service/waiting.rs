@@ -4,7 +4,7 @@
 //!
 //! A waiter is the request's own future, so that a client that leaves drops its
 //! seat and the next one moves up at once, whatever the moment. A room lives
-//! while somebody waits in it, and so does its subscription (PROTOCOL §5).
+//! while somebody waits in it, and so does its subscription (docs/protocol.md §5).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};

@@ -211,7 +211,7 @@ async fn clients_that_break_off_abruptly_leave_nothing_behind() {
     }
 }
 
-/// What was granted while nobody was there any more is not kept, either (PROTOCOL §1.5, §7).
+/// What was granted while nobody was there any more is not kept, either (docs/protocol.md §1.5).
 #[tokio::test]
 async fn a_client_that_sent_more_and_left_gets_no_lease_after_that() {
     let cluster = Cluster::new(3);
@@ -242,7 +242,7 @@ async fn a_client_that_sent_more_and_left_gets_no_lease_after_that() {
 }
 
 /// A server that reads ahead no further than it must does not see the end behind what it has not
-/// read yet (PROTOCOL §7).
+/// read yet.
 #[tokio::test]
 async fn a_client_that_sent_more_before_it_left_is_missed_all_the_same() {
     let cluster = Cluster::new(3);

@@ -1,7 +1,7 @@
-//! The operations page knows every setting that the program has, with its default, and no other.
+//! The pages know every setting, metric and rule that the program has, and no other.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use crate::support::server::run_quorate;
 
@@ -54,4 +54,54 @@ fn every_setting_stands_in_the_operations_page_with_its_variable_and_default() {
             None => assert!(matches!(told.as_str(), "none" | "off" | "the system's"), "--{name}: {told}"),
         }
     }
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// The texts between delimiters that begin with `prefix` and could be a metric's name.
+fn names<'a>(text: &'a str, prefix: &'a str, delimiter: char) -> BTreeSet<&'a str> {
+    text.split(delimiter).filter(|part| part.starts_with(prefix) && !part.contains([' ', '{'])).collect()
+}
+
+#[test]
+fn every_metric_stands_in_the_operations_page_and_no_other() {
+    let (source, page) = (read("src/telemetry.rs"), read("docs/operations.md"));
+    let table: String = page.lines().filter(|line| line.starts_with("| `quorate_")).collect();
+    let (_, described) = source.split_once("fn describe()").unwrap();
+    assert_eq!(names(&table, "quorate_", '`'), names(described, "quorate_", '"'));
+}
+
+/// Files below `folder`, all the way down.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn the_rules_that_comments_refer_to_stand_in_the_protocol_page_with_their_planted_bugs() {
+    let page = read("docs/protocol.md");
+    let rules: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').strip_prefix(' ')?.split(' ').next())
+        .collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = 0;
+    for path in files(&root.join("src")).into_iter().chain(files(&root.join("tests/mutations"))) {
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        for (before, after) in text.match_indices('§').map(|(at, mark)| text.split_at(at + mark.len())) {
+            let rule =
+                after.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap().trim_end_matches('.');
+            if !before.ends_with("RFC 6750 §") {
+                assert!(rules.contains(rule), "{}: §{rule}", path.display());
+                found += 1;
+            }
+        }
+        if path.extension().is_some_and(|ending| ending == "patch") {
+            let name = path.file_stem().unwrap().to_string_lossy();
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+    assert!(found > 50, "{found}");
 }

@@ -396,7 +396,7 @@ async fn all_capacity_is_back(api: &Api, name: &str, limit: u64) {
 }
 
 /// Three servers, each of which reaches only two of the three nodes, a different two. With a
-/// counter per node, or a limit checked by each node, 15 would get in (PROTOCOL §3).
+/// counter per node, or a limit checked by each node, 15 would get in (docs/protocol.md §3).
 #[tokio::test]
 async fn servers_that_reach_different_nodes_never_admit_more_than_the_limit() {
     let cluster = Cluster::new(3);

@@ -32,7 +32,7 @@ pub struct Outcome {
 struct Scene {
     plan: Plan,
     bounds: Bounds,
-    /// Clocks keep to the assumptions of PROTOCOL §6.
+    /// Clocks keep to the assumptions of docs/guarantees.md.
     exclusive: bool,
     max_ttl_ms: u64,
     clock_bound_ms: u64,

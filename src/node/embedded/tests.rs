@@ -1,4 +1,4 @@
-//! What the scripts promise, rule by rule (PROTOCOL §1–§4), and how the node behaves around them.
+//! What the scripts promise, rule by rule (docs/protocol.md §1–§4), and how the node behaves around them.
 
 use std::sync::atomic::AtomicUsize;
 

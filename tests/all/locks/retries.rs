@@ -139,7 +139,7 @@ async fn what_a_late_vote_names_is_not_taken_for_the_remains_of_an_earlier_attem
 }
 
 /// The retry goes to a server that cannot see one of the nodes that hold the lease. For all that
-/// server knows a quorum may hold it, so it must not take it away (PROTOCOL §1.9).
+/// server knows a quorum may hold it, so it must not take it away (docs/protocol.md §1.9).
 #[tokio::test]
 async fn a_retry_never_takes_away_a_lease_that_a_quorum_may_hold() {
     let cluster = Cluster::new(3);
