@@ -4,9 +4,9 @@
 //! the wall clock and the random numbers are injected, so that a seed replays a
 //! whole deployment and a test can set one API server's clock wrong.
 
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use rand::rngs::{SmallRng, StdRng};
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
@@ -63,7 +63,7 @@ impl Clock for SystemClock {
     }
 
     fn random_bits(&self) -> u128 {
-        self.ids.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).random()
+        self.ids.lock().random()
     }
 
     fn random_below(&self, bound: u64) -> u64 {
@@ -97,7 +97,7 @@ impl SeededClock {
     }
 
     fn with<T>(&self, draw: impl FnOnce(&mut SmallRng) -> T) -> T {
-        draw(&mut self.random.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        draw(&mut self.random.lock())
     }
 }
 

@@ -4,9 +4,10 @@
 //! answers can decide something: to poll a request again costs more than all of its answers.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{Answer, NodeError};
@@ -16,12 +17,10 @@ pub type Vote = Result<Answer, NodeError>;
 
 /// The answers of one round, as they come.
 pub struct Ballot {
-    shared: Arc<Shared>,
+    shared: Arc<Mutex<State>>,
     /// One bit a node whose answer has not been taken.
     pending: u64,
 }
-
-struct Shared(Mutex<State>);
 
 struct State {
     /// In the order of their arrival, each with the number of its node.
@@ -43,17 +42,11 @@ pub(super) enum Stage {
     Over,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Ballot {
     /// A round of which the first `enough` answers decide nothing until all of them are there.
     pub fn new(enough: usize) -> Self {
         let state = State { arrived: SmallVec::new(), missing: enough, waker: None, stage: Stage::Asked };
-        Self { shared: Arc::new(Shared(Mutex::new(state))), pending: 0 }
+        Self { shared: Arc::new(Mutex::new(state)), pending: 0 }
     }
 
     /// What `ask`, which is given a seat, is answered.
@@ -124,7 +117,7 @@ impl Drop for Ballot {
 
 /// Where one node's answer goes.
 pub struct Seat {
-    shared: Arc<Shared>,
+    shared: Arc<Mutex<State>>,
     place: u8,
 }
 

@@ -6,11 +6,12 @@
 //! the node's debts: releases that it has not confirmed yet.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -106,11 +107,6 @@ pub struct Member {
     complaints: Complaints,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one of these; if it did, the data is still whole.
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 impl Member {
     /// Node number `index` of the deployment on `board`.
     pub fn new(
@@ -163,7 +159,7 @@ impl Member {
 
     /// Where it stands.
     pub fn standing(&self) -> Standing {
-        lock(&self.standing).clone()
+        self.standing.lock().clone()
     }
 
     /// Recent time to an answer.
@@ -341,7 +337,7 @@ impl Member {
     }
 
     fn owe(&self, command: Arc<Command>, refused: bool) {
-        let mut debts = lock(&self.debts);
+        let mut debts = self.debts.lock();
         if debts.len() < DEBTS_MAX {
             self.unsettled.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -352,7 +348,7 @@ impl Member {
 
     /// Releases not confirmed yet.
     pub fn debts(&self) -> usize {
-        lock(&self.debts).len()
+        self.debts.lock().len()
     }
 
     /// Calls not answered yet, and releases not confirmed yet.
@@ -367,7 +363,7 @@ impl Member {
         let mut left = self.debts();
         while left > 0 && self.is_reachable() {
             let mut batch: Vec<_> = {
-                let mut debts = lock(&self.debts);
+                let mut debts = self.debts.lock();
                 let count = debts.len().min(left).min(DEBTS_BATCH);
                 debts.drain(..count).collect()
             };
@@ -413,7 +409,7 @@ impl Member {
         let seen = self.look(running).await;
         let now = self.clock.now();
         let verdict = {
-            let mut board = lock(&self.board);
+            let mut board = self.board.lock();
             let trouble = match seen {
                 Ok((identity, marker)) => {
                     board.saw(self.index, identity, marker, began, now);
@@ -467,7 +463,7 @@ impl Member {
     }
 
     fn stand(&self, standing: Standing) {
-        let mut current = lock(&self.standing);
+        let mut current = self.standing.lock();
         if *current == standing {
             return;
         }
@@ -529,7 +525,7 @@ impl Member {
             state,
             reason,
             voting_in_ms: until.map(|until| until.saturating_duration_since(now).as_millis() as u64),
-            redis_version: lock(&self.board).version(self.index).map(str::to_owned),
+            redis_version: self.board.lock().version(self.index).map(str::to_owned),
             latency_ms: self.latency().map(|latency| latency.as_micros() as f64 / 1000.0),
         }
     }
@@ -562,7 +558,7 @@ impl Member {
         let from_us = sent_at.saturating_duration_since(self.first_seen).as_micros() as i64;
         let seen = ClockBaseline { from_us, to_us: from_us + took.as_micros() as i64, node_ms };
         let stepped = {
-            let mut baseline = lock(&self.baseline);
+            let mut baseline = self.baseline.lock();
             match &mut *baseline {
                 None => {
                     *baseline = Some(seen);
@@ -574,7 +570,7 @@ impl Member {
         if stepped {
             self.stepped.store(true, Ordering::Release);
             // Once: one that runs at a wrong rate steps at every look.
-            if lock(&self.board).stepped(self.index, now) {
+            if self.board.lock().stepped(self.index, now) {
                 tracing::error!(
                     node = self.metrics.node(),
                     address = self.node.address(),

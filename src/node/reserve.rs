@@ -6,10 +6,11 @@
 //! which is given a copy of what is held for longer.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::ballot::{Seat, Stage};
@@ -76,10 +77,6 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Kept>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn unlock(&self, kept: MutexGuard<'_, VecDeque<Kept>>) {
         self.some.store(!kept.is_empty(), Ordering::Release);
     }
@@ -97,7 +94,7 @@ impl Reserve {
         seat: Option<Seat>,
         trace: impl FnOnce() -> Option<Box<VoteSpan>>,
     ) -> Result<bool, Option<Seat>> {
-        let mut kept = self.lock();
+        let mut kept = self.kept.lock();
         if kept.len() >= LENGTH_MAX {
             return Err(seat);
         }
@@ -114,7 +111,7 @@ impl Reserve {
         if self.is_empty() {
             return None;
         }
-        let mut kept = self.lock();
+        let mut kept = self.kept.lock();
         let place = kept.iter().position(|one| one.lease == *lease);
         let found = place.and_then(|place| kept.remove(place));
         self.unlock(kept);
@@ -124,7 +121,7 @@ impl Reserve {
     /// Sends that of this lease now, behind those that came before it.
     pub(super) fn send_to(&self, lease: &LeaseId, send: impl FnMut(Kept)) {
         if !self.is_empty() {
-            let mut kept = self.lock();
+            let mut kept = self.kept.lock();
             // Under the lock, here and below: a release that finds none here goes behind its acquire.
             if let Some(place) = kept.iter().position(|one| one.lease == *lease) {
                 kept.drain(..=place).for_each(send);
@@ -136,7 +133,7 @@ impl Reserve {
     /// Sends all of them, before something else is.
     pub(super) fn send_all(&self, send: impl FnMut(Kept)) {
         if !self.is_empty() {
-            let mut kept = self.lock();
+            let mut kept = self.kept.lock();
             kept.drain(..).for_each(send);
             self.unlock(kept);
         }
@@ -149,7 +146,7 @@ impl Reserve {
         if self.is_empty() {
             return found;
         }
-        let (mut kept, mut due) = (self.lock(), 0);
+        let (mut kept, mut due) = (self.kept.lock(), 0);
         for (i, one) in kept.iter_mut().enumerate() {
             let answered = one.seat.as_ref().is_some_and(|seat| seat.stage() == Stage::Answered);
             if (one.awaited && answered) || now.saturating_duration_since(one.since) >= KEPT_MAX {

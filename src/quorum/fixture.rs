@@ -1,9 +1,10 @@
 //! What tests of single rounds run on: two API servers over three embedded nodes, whose calls a test can
 //! hold up.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Engine, EngineOptions, Extension, Order, Round};
@@ -60,15 +61,15 @@ impl Node for Watched {
         if call.command.script == Script::Acquire {
             self.acquires.fetch_add(1, Ordering::Relaxed);
         }
-        let hangs = match *self.hangs.lock().unwrap() {
+        let hangs = match *self.hangs.lock() {
             Hangs::Never => false,
             Hangs::With(script) => call.command.script == script,
             Hangs::Always => true,
         };
-        if *self.refuses.lock().unwrap() == Some(call.command.script) {
+        if *self.refuses.lock() == Some(call.command.script) {
             call.reply.send(Err(NodeError::Redis("MISCONF cannot write".into())));
         } else if hangs {
-            self.hung.lock().unwrap().push(call);
+            self.hung.lock().push(call);
         } else {
             self.node.submit(call);
         }
@@ -97,17 +98,17 @@ impl Node for Watched {
 
 impl Watched {
     pub(crate) fn hang(&self) {
-        *self.hangs.lock().unwrap() = Hangs::Always;
+        *self.hangs.lock() = Hangs::Always;
     }
 
     /// Only with calls of this kind.
     pub(crate) fn hang_with(&self, script: Script) {
-        *self.hangs.lock().unwrap() = Hangs::With(script);
+        *self.hangs.lock() = Hangs::With(script);
     }
 
     /// From now on it has an error for calls of this kind, or for none.
     pub(crate) fn refuse(&self, script: Option<Script>) {
-        *self.refuses.lock().unwrap() = script;
+        *self.refuses.lock() = script;
     }
 
     /// Breaks the connection; what hangs arrives all the same when it is [`run`](Self::run).
@@ -116,7 +117,7 @@ impl Watched {
             reply.send(Err(NodeError::Connection("cut".into())));
             Late { command, marker }
         };
-        let hung = std::mem::take(&mut *self.hung.lock().unwrap());
+        let hung = std::mem::take(&mut *self.hung.lock());
         hung.into_iter().map(answer).collect()
     }
 
@@ -129,13 +130,13 @@ impl Watched {
 
     /// Goes on with what comes from now on.
     pub(crate) fn go_on_from_now(&self) {
-        *self.hangs.lock().unwrap() = Hangs::Never;
+        *self.hangs.lock() = Hangs::Never;
     }
 
     /// Goes on where it hung.
     pub(crate) fn go_on(&self) {
-        *self.hangs.lock().unwrap() = Hangs::Never;
-        self.hung.lock().unwrap().drain(..).for_each(|call| self.node.submit(call));
+        *self.hangs.lock() = Hangs::Never;
+        self.hung.lock().drain(..).for_each(|call| self.node.submit(call));
     }
 }
 

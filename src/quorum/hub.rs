@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -106,7 +107,7 @@ struct Sink {
 impl HintSink for Sink {
     fn hint(&self, channel: &str, tag: Tag) {
         if let Some(hub) = self.hub.upgrade()
-            && let Some(listened) = hub.lock().get(channel)
+            && let Some(listened) = hub.channels.lock().get(channel)
         {
             listened.bells.iter().for_each(|bell| bell.ring(1 << self.node, tag));
         }
@@ -114,7 +115,8 @@ impl HintSink for Sink {
 
     fn missed(&self) {
         if let Some(hub) = self.hub.upgrade() {
-            hub.lock()
+            hub.channels
+                .lock()
                 .values()
                 .flat_map(|channel| &channel.bells)
                 .for_each(|bell| bell.ring(u64::MAX, Tag::UNKNOWN));
@@ -132,11 +134,6 @@ impl Hub {
             Self { members, channels: Mutex::default(), waiting }
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Channel>> {
-        self.channels.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// This server itself knows that these channels changed at a quorum: no need to hear it.
     pub fn ring(&self, channels: &[Arc<str>]) {
         self.each(channels, |channel| channel.ring(Tag::UNKNOWN));
@@ -153,7 +150,7 @@ impl Hub {
 
     /// Whether somebody here listens to each of these, and nobody elsewhere, as far as known.
     pub fn is_alone(&self, channels: &[Arc<str>]) -> bool {
-        let listened = self.lock();
+        let listened = self.channels.lock();
         // Mostly nobody waits for anything.
         !listened.is_empty()
             && channels.iter().all(|channel| listened.get(channel).is_some_and(|channel| channel.alone))
@@ -161,7 +158,7 @@ impl Hub {
 
     /// Whether somebody here listens to any of these.
     pub fn is_listened(&self, channels: &[Arc<str>]) -> bool {
-        let listened = self.lock();
+        let listened = self.channels.lock();
         !listened.is_empty() && channels.iter().any(|channel| listened.contains_key(channel))
     }
 
@@ -178,7 +175,7 @@ impl Hub {
     }
 
     fn each(&self, channels: &[Arc<str>], mut act: impl FnMut(&mut Channel)) {
-        let mut listened = self.lock();
+        let mut listened = self.channels.lock();
         if !listened.is_empty() {
             channels.iter().for_each(|channel| listened.get_mut(channel).into_iter().for_each(&mut act));
         }
@@ -189,7 +186,7 @@ impl Hub {
     pub async fn listen(self: &Arc<Self>, channels: &[Arc<str>], contends: bool) -> Subscription {
         let bell = Arc::new(Bell { contends, ..Bell::default() });
         {
-            let mut listened = self.lock();
+            let mut listened = self.channels.lock();
             for channel in channels {
                 listened.entry(Arc::clone(channel)).or_default().bells.push(Arc::clone(&bell));
             }
@@ -249,7 +246,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut listened = self.hub.lock();
+        let mut listened = self.hub.channels.lock();
         for channel in &self.channels {
             let Some(entry) = listened.get_mut(channel) else { continue };
             entry.bells.retain(|bell| !Arc::ptr_eq(bell, &self.bell));

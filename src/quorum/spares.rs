@@ -3,10 +3,11 @@
 //! They are the same for all names, so that calls have company at the others, and they are the furthest by
 //! time to an answer, so that no node far away holds up what near ones can grant.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -67,7 +68,7 @@ impl Spares {
         let now = self.clock.now();
         let (members, before) = (self.members.iter().enumerate(), self.bits());
         let overtaken = members.fold(0, |bits, (i, member)| bits | u64::from(member.was_overtaken()) << i);
-        let mut none_until = self.none_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut none_until = self.none_until.lock();
         if overtaken & before != 0 {
             *none_until = Some(now + ELSEWHERE);
         }

@@ -112,7 +112,7 @@ impl Engine {
             return Err(InitError::Refused(format!("{} cannot be reached: {why}", member.node().address())));
         }
         let (marks, seen, standing) = {
-            let board = self.board.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let board = self.board.lock();
             let now = self.clock.now();
             let seen: Vec<_> = (0..self.total()).map(|i| board.marker(i).map(str::to_owned)).collect();
             let founds = *founds.get_or_insert_with(|| board.is_unmarked());

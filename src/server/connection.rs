@@ -14,7 +14,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, futures::Notified};
@@ -168,7 +169,7 @@ impl Hub {
 
     /// A place for one more connection, unless there are as many as may be and those to be told so.
     pub(super) fn admit(self: &Arc<Self>) -> Option<Place> {
-        let mut conns = self.conns();
+        let mut conns = self.conns.lock();
         let beyond = conns.len().checked_sub(self.rules.connections_max);
         if beyond.is_some_and(|beyond| beyond >= SPARE_MAX) {
             return None;
@@ -191,7 +192,7 @@ impl Hub {
 
     /// Connections open now.
     pub fn connections(&self) -> usize {
-        self.conns().len()
+        self.conns.lock().len()
     }
 
     /// Requests and streams in flight now.
@@ -203,7 +204,7 @@ impl Hub {
     /// request answered each, so that a probe can still read "not ready".
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
-        for conn in self.conns().values() {
+        for conn in self.conns.lock().values() {
             conn.called.notify_one();
         }
     }
@@ -212,7 +213,7 @@ impl Hub {
     pub async fn emptied(&self) {
         loop {
             let told: Notified<'_> = self.empty.notified();
-            if self.conns().is_empty() {
+            if self.conns.lock().is_empty() {
                 return;
             }
             told.await;
@@ -228,7 +229,7 @@ impl Hub {
         loop {
             every.tick().await;
             let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-            for conn in self.conns().values() {
+            for conn in self.conns.lock().values() {
                 let waited = now.saturating_sub(conn.since.load(Ordering::Relaxed));
                 if conn.is(Phase::Head) && waited > head {
                     conn.thrown_out.store(true, Ordering::Relaxed);
@@ -243,10 +244,6 @@ impl Hub {
             }
         }
     }
-
-    fn conns(&self) -> MutexGuard<'_, HashMap<u64, Arc<Conn>>> {
-        self.conns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// One connection's place in the hub; given back on drop.
@@ -258,7 +255,7 @@ pub(super) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut conns = self.hub.conns();
+        let mut conns = self.hub.conns.lock();
         conns.remove(&self.id);
         if conns.is_empty() {
             // A map that was large once stays so otherwise.

@@ -5,10 +5,11 @@
 //! seconds in any case.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::Stream;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast};
 
 use super::leases::{count_extension, unavailable};
@@ -71,22 +72,18 @@ struct Seen {
 }
 
 impl Watch {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// The present state, by a look that begins after this call, with all changes after it,
     /// none missing in between: who comes now must not be shown the past. Where the first such look
     /// fails, `None`, or to the `patient` the next that does not.
     async fn follow(&self, patient: bool) -> Option<(LeaderView, broadcast::Receiver<LeaderView>)> {
-        let fresh = self.seen().begun + 1;
+        let fresh = self.seen.lock().begun + 1;
         self.wanted.notify_one();
         loop {
             let mut looked = std::pin::pin!(self.looked.notified());
             // Registered before the check, so that no look falls in between.
             looked.as_mut().enable();
             {
-                let seen = self.seen();
+                let seen = self.seen.lock();
                 match &seen.view {
                     Some(view) if seen.done >= fresh => {
                         return Some((view.clone(), self.changes.subscribe()));
@@ -100,18 +97,18 @@ impl Watch {
     }
 
     fn begin(&self) -> u64 {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         seen.begun += 1;
         seen.begun
     }
 
     fn failed(&self, look: u64) {
-        self.seen().ended = look;
+        self.seen.lock().ended = look;
         self.looked.notify_waiters();
     }
 
     fn saw(&self, look: u64, view: LeaderView) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         seen.ended = look;
         let changed = seen.view.as_ref().is_none_or(|before| before.revision != view.revision);
         seen.done = look;
@@ -128,7 +125,7 @@ impl Watch {
 
 impl Service {
     fn watch(&self, name: &Name) -> Arc<Watch> {
-        let mut watches = self.watches.by_name.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut watches = self.watches.by_name.lock();
         if let Some(watch) = watches.get(name).and_then(Weak::upgrade) {
             return watch;
         }

@@ -8,10 +8,11 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -116,11 +117,6 @@ fn records_of_several(key: &str) -> Option<std::str::Split<'_, char>> {
     key.contains(' ').then(|| key.split(' '))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one of these; if it did, the data is still whole.
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 impl Rooms {
     pub(crate) fn new(engine: Arc<Engine>, limits: WaitLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -136,7 +132,7 @@ impl Rooms {
     }
 
     fn shard(&self, key: &str) -> MutexGuard<'_, HashMap<Arc<str>, Room>> {
-        lock(&self.shards[self.hasher.hash_one(key) as usize % SHARDS])
+        self.shards[self.hasher.hash_one(key) as usize % SHARDS].lock()
     }
 
     /// Takes a seat at the end of the queue.
@@ -168,7 +164,7 @@ impl Rooms {
             Arc::clone(&queue.board)
         };
         if let Some(records) = records_of_several(key) {
-            let mut together = lock(&self.together);
+            let mut together = self.together.lock();
             records.for_each(|record| *together.entry(record.into()).or_default() += 1);
         }
         metrics().waiters.increment(1.0);
@@ -188,7 +184,7 @@ impl Rooms {
         if self.is_empty() {
             return 0;
         }
-        self.waiting(record) + lock(&self.together).get(record).copied().unwrap_or_default()
+        self.waiting(record) + self.together.lock().get(record).copied().unwrap_or_default()
     }
 
     /// Who wait under `key` by the same limit.
@@ -214,7 +210,7 @@ impl Rooms {
     pub(crate) fn longest_wait(&self) -> Duration {
         let now = self.engine.clock().now();
         let longest = |shard: &Mutex<HashMap<Arc<str>, Room>>| {
-            let shard = lock(shard);
+            let shard = shard.lock();
             let queues = shard.values().flat_map(|room| room.queues.values());
             queues.filter_map(|queue| queue.seats.front()).map(|seat| seat.since).min()
         };
@@ -227,7 +223,7 @@ impl Rooms {
         self.closed.store(true, Ordering::Release);
         self.closing.notify_waiters();
         for shard in &self.shards {
-            let shard = lock(shard);
+            let shard = shard.lock();
             let queues = shard.values().flat_map(|room| room.queues.values());
             queues.flat_map(|queue| &queue.seats).for_each(|seat| seat.wake.notify_one());
         }
@@ -299,7 +295,7 @@ impl Drop for Ticket {
             next
         };
         if let Some(records) = records_of_several(&self.key) {
-            let mut together = lock(&self.rooms.together);
+            let mut together = self.rooms.together.lock();
             for record in records {
                 if let Some(waiters) = together.get_mut(record).filter(|waiters| **waiters > 1) {
                     *waiters -= 1;
@@ -320,56 +316,56 @@ impl Drop for Ticket {
 impl NoticeBoard {
     /// The queue's subscription, once made.
     pub(crate) fn subscription(&self) -> Option<Arc<Subscription>> {
-        lock(&self.notices).subscription.clone()
+        self.notices.lock().subscription.clone()
     }
 
     /// Leaves a subscription for all who come after.
     pub(crate) fn subscribed(&self, subscription: Arc<Subscription>) {
-        lock(&self.notices).subscription = Some(subscription);
+        self.notices.lock().subscription = Some(subscription);
     }
 
     /// The last refusal, for waiters whose time is up before their turn.
     pub(crate) fn last(&self) -> Option<Arc<Refusal>> {
-        lock(&self.notices).last.clone()
+        self.notices.lock().last.clone()
     }
 
     /// A contender was refused. Whether by an earlier attempt of its own request is nobody else's concern.
     pub(crate) fn refused(&self, refusal: &Refusal) {
         let mut refusal = refusal.clone();
         refusal.holdings.iter_mut().for_each(|holding| holding.same_request = false);
-        lock(&self.notices).last = Some(Arc::new(refusal));
+        self.notices.lock().last = Some(Arc::new(refusal));
     }
 
     /// A contender of this queue got it: who comes next need not ask before then, or a hint.
     pub(crate) fn taken_until(&self, until: Instant, request: Option<&str>) {
-        lock(&self.notices).taken = Some(Taken { until, request: request.map(Into::into) });
+        self.notices.lock().taken = Some(Taken { until, request: request.map(Into::into) });
     }
 
     /// Until when it was taken from `request`, as far as known; told once. Nothing was taken from the
     /// same request come twice: its lease is there for it.
     pub(crate) fn take_taken_until(&self, request: Option<&str>) -> Option<Instant> {
-        let taken = lock(&self.notices).taken.take()?;
+        let taken = self.notices.lock().taken.take()?;
         (request.is_none() || taken.request.as_deref() != request).then_some(taken.until)
     }
 
     /// A vote was split: others contend too.
     pub(crate) fn split(&self) {
-        lock(&self.notices).split = true;
+        self.notices.lock().split = true;
     }
 
     /// Whether votes were split here.
     pub(crate) fn is_split(&self) -> bool {
-        lock(&self.notices).split
+        self.notices.lock().split
     }
 
     /// The contender has its refusal and sleeps on it, or goes on.
     pub(crate) fn paused(&self, paused: bool) {
-        lock(&self.notices).paused = paused;
+        self.notices.lock().paused = paused;
     }
 
     /// Whether the contender asks for nothing now.
     pub(crate) fn is_paused(&self) -> bool {
-        lock(&self.notices).paused
+        self.notices.lock().paused
     }
 }
 
@@ -384,7 +380,7 @@ mod tests {
         let limits = WaitLimits { waiters_max: 10, waiters_per_name_max: 0 };
         let rooms = Rooms::new(Arc::clone(&api.engine), limits);
         assert!(rooms.enter(&"a".into(), Wish { limit: 1, permits: 1 }).is_err());
-        assert!(rooms.shards.iter().all(|shard| lock(shard).is_empty()));
+        assert!(rooms.shards.iter().all(|shard| shard.lock().is_empty()));
         assert!(rooms.is_empty());
     }
 }

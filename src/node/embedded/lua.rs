@@ -4,13 +4,13 @@
 //! numbers go out as `%.17g` and come back cut to integers, nil and false are
 //! one, a list ends at its first nil, an error is a table with a field `err`.
 
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table};
+use parking_lot::Mutex;
 
 use super::super::{NodeError, Script, Value};
 use super::keyspace::{Keyspace, Reply, number_text};
-use super::lock;
 
 /// What Redis puts around its scripts. Gets the keyspace as a function; returns `pcall`,
 /// which scripts run under so that an error keeps its table.
@@ -72,7 +72,7 @@ impl Engine {
                 Some(words) if words.is_empty() => {
                     Reply::Error("ERR Please specify at least one argument for this redis lib call".into())
                 }
-                Some(words) => lock(&keyspace).execute(&words),
+                Some(words) => keyspace.lock().execute(&words),
             };
             into_lua(lua, reply)
         })?;

@@ -15,8 +15,10 @@ mod lua;
 mod tests;
 
 use std::future::ready;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use self::keyspace::{Hint, Keyspace, Reply};
 use self::lua::Engine;
@@ -48,11 +50,6 @@ struct Machine {
     keyspace: Arc<Mutex<Keyspace>>,
     identity: Identity,
     starts: u64,
-}
-
-/// A lock that a panic elsewhere does not take away: state is whole between commands.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl EmbeddedNode {
@@ -93,13 +90,13 @@ impl EmbeddedNode {
     }
 
     fn machine(&self) -> MutexGuard<'_, Machine> {
-        lock(&self.server.machine)
+        self.server.machine.lock()
     }
 
     /// The keyspace at this moment.
     fn at_now<T>(&self, look: impl FnOnce(&mut Keyspace) -> T) -> T {
         let machine = self.machine();
-        let mut keyspace = lock(&machine.keyspace);
+        let mut keyspace = machine.keyspace.lock();
         keyspace.begin(self.now_us());
         look(&mut keyspace)
     }
@@ -115,10 +112,10 @@ impl EmbeddedNode {
         if self.start.swap(machine.starts, Ordering::Relaxed) != machine.starts {
             return (Err(NodeError::Connection("the node has restarted".into())), Vec::new());
         }
-        lock(&machine.keyspace).begin(self.now_us());
+        machine.keyspace.lock().begin(self.now_us());
         let (keys, args) = command.invocation(marker);
         let result = machine.engine.run(command.script, keys, args);
-        let hints = lock(&machine.keyspace).take_hints();
+        let hints = machine.keyspace.lock().take_hints();
         (result.and_then(|reply| reply_of_one(command.script, reply)), hints)
     }
 }
@@ -166,7 +163,7 @@ impl EmbeddedNode {
         machine.starts += 1;
         run_id.clone_into(&mut machine.identity.run_id);
         let sinks = {
-            let mut keyspace = lock(&machine.keyspace);
+            let mut keyspace = machine.keyspace.lock();
             if !keep_data {
                 keyspace.clear();
             }

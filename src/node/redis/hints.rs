@@ -12,9 +12,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
@@ -63,14 +64,10 @@ struct Channel {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Forgets what nobody wants, and says whether anything is left: all of it is to be
     /// subscribed, since there is no connection.
     fn start_over(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.channels.retain(|_, channel| channel.wanted);
         state.changed = state.channels.keys().cloned().collect();
         !state.channels.is_empty()
@@ -79,7 +76,7 @@ impl Shared {
     /// There is no connection any more: answers whoever waits for a confirmation. What is
     /// wanted stays wanted.
     fn unconfirm_all(&self, error: &NodeError) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut waiting = Vec::new();
         for channel in state.channels.values_mut() {
             channel.confirmed = false;
@@ -92,7 +89,7 @@ impl Shared {
     }
 
     fn any_wanted(&self) -> bool {
-        self.lock().channels.values().any(|channel| channel.wanted)
+        self.state.lock().channels.values().any(|channel| channel.wanted)
     }
 }
 
@@ -118,7 +115,7 @@ impl Hints {
     /// as soon as the node is back, and [`HintSink::missed`] tells.
     pub(super) fn subscribe(&self, channel: Arc<str>) -> oneshot::Receiver<Result<(), NodeError>> {
         let (confirmation, confirmed) = oneshot::channel();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let down = state.down.clone();
         let entry = state.channels.entry(channel.clone()).or_default();
         entry.wanted = true;
@@ -137,7 +134,7 @@ impl Hints {
     }
 
     pub(super) fn unsubscribe(&self, channel: &str) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let Some((name, _)) = state.channels.get_key_value(channel) else { return };
         let name = name.clone();
         if let Some(entry) = state.channels.get_mut(channel) {
@@ -191,14 +188,14 @@ impl Work {
                 Err(error) => {
                     self.tell_once(&error.0);
                     let error = NodeError::Connection(error.0);
-                    self.shared.lock().down = Some(error.clone());
+                    self.shared.state.lock().down = Some(error.clone());
                     self.shared.unconfirm_all(&error);
                     missed = true;
                     backoff.failed().await;
                     continue;
                 }
             };
-            self.shared.lock().down = None;
+            self.shared.state.lock().down = None;
             self.shared.connected.store(true, Ordering::Relaxed);
             let since = Instant::now();
             let end = self.serve(connection, &mut missed).await;
@@ -318,7 +315,7 @@ impl Work {
 
     /// What has to be subscribed and unsubscribed, by the channels that changed.
     fn difference(&self) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let (mut subscribe, mut unsubscribe) = (Vec::new(), Vec::new());
         for name in std::mem::take(&mut state.changed) {
             let Some(channel) = state.channels.get_mut(&name) else { continue };
@@ -341,7 +338,7 @@ impl Work {
     }
 
     fn settle(&self, batch: &[Arc<str>], outcome: &Result<(), NodeError>) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         for name in batch {
             let Some(channel) = state.channels.get_mut(name) else { continue };
             channel.confirmed = outcome.is_ok();

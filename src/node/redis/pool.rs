@@ -6,12 +6,13 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection, QueueStrategy, RunError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -359,7 +360,7 @@ struct Failures {
 
 impl Failures {
     fn take(&self) -> Option<ConnectError> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.last.lock().take()
     }
 
     async fn next(&self) -> ConnectError {
@@ -377,7 +378,7 @@ struct Sink(Arc<Failures>);
 
 impl ErrorSink<ConnectError> for Sink {
     fn sink(&self, error: ConnectError) {
-        *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *self.0.last.lock() = Some(error);
         self.0.another.notify_one();
     }
 

@@ -6,9 +6,9 @@
 //! behind the one that was answered as the last of a broken connection.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::node::{Call, Identity, NodeError};
@@ -50,14 +50,9 @@ impl Queue {
         let state = State { jobs: VecDeque::new(), sent: 0, shut: Some(reason), driver: None };
         Self { state: Mutex::new(state), limit }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues a job, or answers it at once where that cannot be.
     pub(super) fn push(&self, job: Job) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let refusal = match &state.shut {
             Some(reason) => reason.clone(),
             // A full queue is no reason to take the node for dead: whoever looks after it gets in.
@@ -83,7 +78,7 @@ impl Queue {
 
     /// Whether something waits. If not, the driver is woken by the next push.
     pub(super) fn poll_some(&self, sent: usize, cx: &Context<'_>) -> Poll<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.sent = sent;
         if !state.jobs.is_empty() {
             return Poll::Ready(());
@@ -97,27 +92,27 @@ impl Queue {
 
     /// Exchanges `taken`, which is empty, for all that waits.
     pub(super) fn take(&self, taken: &mut VecDeque<Job>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.sent += state.jobs.len();
         std::mem::swap(&mut state.jobs, taken);
     }
 
     /// A connection is there.
     pub(super) fn open(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.shut = None;
         state.sent = 0;
     }
 
     /// There is none; what still waited comes back.
     pub(super) fn shut(&self, reason: NodeError) -> VecDeque<Job> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.shut = Some(reason);
         state.driver = None;
         std::mem::take(&mut state.jobs)
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.lock().shut.is_none()
+        self.state.lock().shut.is_none()
     }
 }
