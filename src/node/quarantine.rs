@@ -285,7 +285,7 @@ impl Board {
             };
         }
 
-        let since = view.unmarked.as_ref().map_or(now, |(_, since)| *since);
+        let since = self.blank_since(i, now);
         let deployment = deployment.as_ref().ok().and_then(Option::as_deref);
         let reason = if deployment.is_some() { RESTARTED } else { BLANK };
         // Another server may have raised max_ttl before this node lost its memory. It granted its
@@ -294,10 +294,13 @@ impl Board {
         let fresh = |view: &View| view.reachable && view.looked_at.is_some_and(|at| at >= since);
         let others = self.views.iter().enumerate().filter(|(j, view)| *j != i && fresh(view)).count();
         let needed = (self.total() / 2 + self.total() % 2).min(self.total() - 1);
-        let deployment = match deployment {
-            Some(known) if others >= needed => known.to_owned(),
+        let (deployment, since, is_next) = match deployment {
+            Some(known) if others >= needed => (known.to_owned(), since, true),
             // Beside the marker of another deployment, this node may be of that one, too.
-            None if others + 1 == self.total() && self.is_unmarked() => self.founded(),
+            None if others + 1 == self.total() && self.is_unmarked() => {
+                let first = self.first();
+                (self.founded(), since.max(self.blank_since(first, now)), first == i)
+            }
             _ => return stands(quarantined(None, WAITS_FOR_NODES)),
         };
         let until = since + quarantine;
@@ -310,7 +313,22 @@ impl Board {
             total: self.total(),
             max_ttl_ms: self.max_ttl_ms_seen,
         };
-        Verdict { standing: quarantined(None, MARKING), mark: Some((seen.marker.clone(), mark)) }
+        let mark = is_next.then(|| (seen.marker.clone(), mark));
+        Verdict { standing: quarantined(None, MARKING), mark }
+    }
+
+    fn blank_since(&self, i: usize, now: Instant) -> Instant {
+        self.views[i].unmarked.as_ref().map_or(now, |(_, since)| *since)
+    }
+
+    /// The node that is marked first where a deployment is founded; the others follow its marker. So two
+    /// servers do not found two deployments where only one of them has seen that a node restarted. Either
+    /// they begin with the same node, and the second finds it changed; or one begins with the node that
+    /// restarted, which is not as it knew it any more, and which the other leaves alone for the length of a
+    /// quarantine.
+    fn first(&self) -> usize {
+        let run_id = |i: &usize| self.views[*i].seen.as_ref().map(|seen| &seen.identity.run_id);
+        (0..self.total()).min_by_key(run_id).unwrap_or(0)
     }
 
     fn founded(&self) -> String {
@@ -452,17 +470,45 @@ mod tests {
         assert!(board().judge(Instant::now()).iter().all(|v| v.standing == Standing::Down));
     }
 
+    /// Which nodes are to be marked.
+    fn marks(board: &Board, now: Instant) -> Vec<usize> {
+        let verdicts = board.judge(now);
+        (0..verdicts.len()).filter(|i| verdicts[*i].mark.is_some()).collect()
+    }
+
     #[test]
     fn blank_nodes_wait_out_the_quarantine_and_then_found_one_deployment() {
         let now = Instant::now();
         let mut board = board();
-        for (i, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
+        for (i, run_id) in ["r2", "r1", "r3"].into_iter().enumerate() {
             board.saw(i, identity(run_id), None, now, now);
         }
         assert!(board.judge(after(now, 1000)).iter().all(|v| quarantined(v) && v.mark.is_none()));
-        let verdicts = board.judge(after(now, 1012));
-        let ids: Vec<_> = verdicts.iter().map(|v| v.mark.as_ref().unwrap().1.deployment.clone()).collect();
-        assert_eq!(ids, vec![deployment_id(["r3", "r1", "r2"]); 3]);
+        let now = after(now, 1012);
+        assert_eq!(marks(&board, now), [1]);
+        let (_, first) = board.judge(now)[1].mark.clone().unwrap();
+        assert_eq!(first.deployment, deployment_id(["r3", "r1", "r2"]));
+        // The others follow.
+        board.saw(1, identity("r1"), Some(first.to_string()), now, now);
+        assert_eq!(marks(&board, now), [0, 2]);
+        assert_eq!(board.judge(now)[2].mark.clone().unwrap().1.deployment, first.deployment);
+    }
+
+    #[test]
+    fn servers_found_one_deployment_where_only_one_has_seen_that_a_node_restarted() {
+        for (restarted, founds) in [("r9", vec![0]), ("r0", vec![])] {
+            let now = Instant::now();
+            let mut boards = [board(), board()];
+            for board in &mut boards {
+                for (i, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
+                    board.saw(i, identity(run_id), None, now, now);
+                }
+            }
+            boards[1].saw(2, identity(restarted), None, after(now, 900), after(now, 900));
+            // Of two who mark the same node, the second finds it changed.
+            let now = after(now, 1012);
+            assert_eq!(boards.map(|board| marks(&board, now)), [vec![0], founds], "{restarted}");
+        }
     }
 
     #[test]
@@ -560,8 +606,8 @@ mod tests {
         for (i, run_id) in [(0, "r1"), (1, "r2"), (2, "r3")] {
             board.saw(i, identity(run_id), None, now, now);
         }
-        assert!(board.judge(after(now, 9000))[2].mark.is_none());
-        assert_eq!(board.judge(after(now, 9092))[2].mark.as_ref().unwrap().1.max_ttl_ms, 9000);
+        assert!(board.judge(after(now, 9000))[0].mark.is_none());
+        assert_eq!(board.judge(after(now, 9092))[0].mark.as_ref().unwrap().1.max_ttl_ms, 9000);
     }
 
     #[test]
