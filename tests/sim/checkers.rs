@@ -172,6 +172,12 @@ impl Checkers {
         Began { at: state.order, at_ms: self.world.ms(), floor: state.floor.clone() }
     }
 
+    /// A retry begins. It may get what an earlier attempt was granted, with the token of then: that attempt
+    /// may have had it only after the client was told something else.
+    pub fn begin_again(&self, first: &Began) -> Began {
+        Began { floor: first.floor.clone(), ..self.begin() }
+    }
+
     /// A token was issued without a lease.
     pub fn issued(&self, began: &Began, resource: Resource, token: u64) {
         let mut state = self.lock();

@@ -188,6 +188,8 @@ struct Holding {
     /// The shortest life that was asked for so far.
     ttl_ms: u64,
     extended: bool,
+    /// When it was first asked for.
+    began: Began,
 }
 
 impl Client {
@@ -397,7 +399,7 @@ impl Client {
                 town.checkers.told(index, lease.valid_until);
                 let (handle, ttl_ms) = (lease.handle, lease.ttl_ms);
                 let (held, target) = (target.held(), target.clone());
-                Some(Ok(Holding { index, target, held, handle, ttl_ms, extended: false }))
+                Some(Ok(Holding { index, target, held, handle, ttl_ms, extended: false, began }))
             }
             Err(why) => {
                 self.failed(&why);
@@ -463,7 +465,7 @@ impl Client {
                 80..88 if options.request.is_some() && !holding.extended => {
                     // Asks again, as if it had not heard.
                     let patience = Duration::from_secs(3);
-                    let began = town.checkers.begin();
+                    let began = town.checkers.begin_again(&holding.began);
                     drop(self.ask(&holding.target, options, patience, began).await);
                 }
                 88..94 if matches!(holding.target, Target::Election(_)) => self.proclaim(&holding).await,
