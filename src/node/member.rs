@@ -28,8 +28,11 @@ use crate::telemetry::{NODE_OUTCOMES, NodeMetrics, Undo, metrics, node_outcome};
 
 /// Between probes of a node that votes.
 const PROBE: Duration = Duration::from_secs(1);
-/// Between probes of one that does not: a recovered node is used again within a second.
+/// Between probes of one that does not, at most: a recovered node is used again within a second.
 const PROBE_AGAIN: Duration = Duration::from_millis(200);
+/// Before the second probe of one that does not, and from there on twice as long each time: where only its
+/// connections broke, there are others by now.
+const PROBE_SOON: Duration = Duration::from_millis(10);
 /// Debts kept per node; the oldest go first, since their leases expire first.
 const DEBTS_MAX: usize = 65_536;
 /// Debts paid at once.
@@ -389,13 +392,16 @@ impl Member {
 
     /// Probes the node for ever, moves the gate and pays the debts. Calls `probed` after each probe.
     pub async fn keep(self: Arc<Self>, probed: impl Fn()) {
+        let mut again = PROBE_SOON;
         loop {
             self.probe(true).await;
             probed();
             self.metrics.connections(self.node.connections());
             self.complaints.catch_up(self.metrics.node(), self.clock.now());
             let _ = tokio::time::timeout(PROBE_AGAIN, self.pay_debts()).await;
-            let pause = if self.is_voting() && self.debts() == 0 { PROBE } else { PROBE_AGAIN };
+            let is_well = self.is_voting() && self.debts() == 0;
+            let pause = if is_well { PROBE } else { again };
+            again = if is_well { PROBE_SOON } else { PROBE_AGAIN.min(again * 2) };
             let _ = tokio::time::timeout(pause, self.wake.notified()).await;
         }
     }

@@ -380,6 +380,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_node_that_failed_for_a_moment_votes_again_at_once() {
+        let [api, _] = Api::pair().await;
+        let votes = || api.engine.nodes()[0].state == "voting";
+        api.nodes[0].refuse(Some(Script::Status));
+        while votes() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        api.nodes[0].refuse(None);
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        assert!(votes());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nobody_waits_for_a_node_that_hangs_where_no_quorum_can_answer() {
         let [api, _] = Api::pair().await;
         let lease = api.acquire().await;
