@@ -264,7 +264,7 @@ impl Problem {
 
     /// The body ended too early, or took too long. Often nobody is there any more to read this.
     pub fn broken_body() -> Self {
-        let message = "broke off before it was complete".into();
+        let message = "did not arrive as a whole, or not in time".into();
         Self::invalid(vec![FieldError { field: "body".into(), message }])
     }
 
