@@ -226,13 +226,20 @@ impl Board {
         })
     }
 
-    /// The deployment that most markers name; `Err` where as many name another.
+    /// The deployment that most markers name; `Err` where as many name another. Where none has a quorum, it is
+    /// the one that was founded on the nodes as they are: what else is marked was marked by a server that had
+    /// not seen yet that others had lost their memory, too.
     fn deployment(&self) -> Result<Option<String>, ()> {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for (_, text) in self.markers().filter(|(_, text)| text.total == self.total()) {
             *counts.entry(text.deployment).or_default() += 1;
         }
         let most = counts.values().copied().max().unwrap_or(0);
+        if most <= self.total() / 2
+            && let Some((founded, _)) = counts.remove_entry(&self.founded())
+        {
+            return Ok(Some(founded));
+        }
         let mut leaders = counts.into_iter().filter(|(_, count)| *count == most).map(|(id, _)| id);
         let first = leaders.next();
         if leaders.next().is_some() { Err(()) } else { Ok(first) }
@@ -271,6 +278,17 @@ impl Board {
         }
         let marker = seen.marker.as_deref().and_then(|text| text.parse::<MarkerText>().ok());
         if let (None, Some(marker)) = (&view.unmarked, &marker) {
+            // Founded on this very process, among others: it was marked for the other one since then.
+            if let Ok(Some(known)) = deployment
+                && *known != marker.deployment
+            {
+                let max_ttl_ms = marker.max_ttl_ms.max(self.max_ttl_ms);
+                let mark = MarkerText { deployment: known.clone(), max_ttl_ms, ..marker.clone() };
+                return Verdict {
+                    standing: quarantined(None, MARKING),
+                    mark: Some((seen.marker.clone(), mark)),
+                };
+            }
             if marker.max_ttl_ms >= self.max_ttl_ms {
                 let expected = seen.marker.as_deref().unwrap_or_default();
                 return stands(Standing::Voting(expected.into()));
@@ -364,7 +382,7 @@ impl Board {
         }
         match deployment {
             Err(()) => Some("the nodes belong to different deployments, none of them the larger".to_owned()),
-            Ok(Some(known)) if *known != marker.deployment => {
+            Ok(Some(known)) if *known != marker.deployment && *known != self.founded() => {
                 Some(format!("belongs to another deployment ({}, not {known})", marker.deployment))
             }
             Ok(_) => None,
@@ -518,6 +536,33 @@ mod tests {
         board.saw(0, identity("r1"), None, now, now);
         board.saw(1, identity("r2"), None, now, now);
         assert!(board.judge(after(now, 5000)).iter().all(|v| v.mark.is_none()));
+    }
+
+    /// A server that had not seen that the others lost their memory marked the first node once more for the
+    /// old deployment, while another one founded a new one.
+    #[test]
+    fn nodes_follow_the_deployment_that_was_founded_on_them_where_no_other_has_a_quorum() {
+        let now = Instant::now();
+        let mut board = board();
+        let founded = deployment_id(["r1", "r2", "r3"]);
+        board.saw(0, identity("r1"), marker("r1", "old", 3), now, now);
+        board.saw(1, identity("r2"), marker("r2", &founded, 3), now, now);
+        board.saw(2, identity("r3"), None, now, now);
+        let now = after(now, 1012);
+        let marked =
+            board.judge(now).into_iter().map(|verdict| verdict.mark.map(|(_, mark)| mark.deployment));
+        assert_eq!(marked.collect::<Vec<_>>(), [Some(founded.clone()), None, Some(founded.clone())]);
+
+        // Had the old one a quorum, leases may have been granted under it.
+        board.saw(2, identity("r3"), marker("r3", "old", 3), now, now);
+        let verdicts = board.judge(now);
+        assert!(matches!(verdicts[1].standing, Standing::Refused(_)));
+        assert!(matches!(verdicts[2].standing, Standing::Voting(_)));
+
+        // Nor is a node taken for a deployment that was founded on others.
+        board.saw(2, identity("r4"), None, now, now);
+        let now = after(now, 5000);
+        assert!(board.judge(now).iter().all(|verdict| verdict.mark.is_none()));
     }
 
     #[test]
