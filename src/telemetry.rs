@@ -256,8 +256,32 @@ pub struct NodeMetrics {
     connections: [Gauge; 2],
 }
 
-/// Node states, as `quorate_node_state` labels them.
-pub const NODE_STATES: [&str; 4] = ["voting", "quarantined", "down", "refused"];
+/// What a node is, as people are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeState {
+    /// It votes.
+    Voting,
+    /// It abstains until what it may have forgotten has expired.
+    Quarantined,
+    /// It does not answer, or can grant nothing.
+    Down,
+    /// It must not vote as it is.
+    Refused,
+}
+
+impl NodeState {
+    const ALL: [Self; 4] = [Self::Voting, Self::Quarantined, Self::Down, Self::Refused];
+
+    /// As the API and `quorate_node_state` call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Voting => "voting",
+            Self::Quarantined => "quarantined",
+            Self::Down => "down",
+            Self::Refused => "refused",
+        }
+    }
+}
 
 impl NodeMetrics {
     /// For the node with the label `node` (`n1`, `n2`, …).
@@ -276,8 +300,9 @@ impl NodeMetrics {
                         "node" => node.to_owned(), "op" => s.name())
                 })
                 .collect(),
-            states: NODE_STATES
-                .map(|state| gauge!("quorate_node_state", "node" => node.to_owned(), "state" => state)),
+            states: NodeState::ALL.map(
+                |state| gauge!("quorate_node_state", "node" => node.to_owned(), "state" => state.name()),
+            ),
             connections: ["calls", "hints"]
                 .map(|state| gauge!("quorate_pool_connections", "node" => node.to_owned(), "state" => state)),
         }
@@ -295,10 +320,10 @@ impl NodeMetrics {
         self.seconds[script as usize].record(took);
     }
 
-    /// The node is in `state`, an index of [`NODE_STATES`], and in no other.
-    pub fn state(&self, state: usize) {
-        for (i, gauge) in self.states.iter().enumerate() {
-            gauge.set(if i == state { 1.0 } else { 0.0 });
+    /// The node is in this state, and in no other.
+    pub fn state(&self, state: NodeState) {
+        for (of, gauge) in NodeState::ALL.iter().zip(&self.states) {
+            gauge.set(if *of == state { 1.0 } else { 0.0 });
         }
     }
 

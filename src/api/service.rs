@@ -49,7 +49,7 @@ pub struct NodeStateView {
     /// The node's address, without password.
     #[schema(example = "redis://10.0.0.1:6379/0")]
     address: String,
-    /// `voting`, `quarantined`, `down` or `refused`.
+    /// `voting`, `quarantined`, `down` (it does not answer, or could grant nothing) or `refused`.
     #[schema(value_type = String, example = "voting")]
     state: &'static str,
     /// Why the node does not vote.
@@ -103,7 +103,7 @@ pub(super) async fn get_livez(_: Plain<()>) -> Result<Response, Problem> {
 
 /// Can the server grant leases?
 ///
-/// 200 only while a quorum of nodes votes and the server is not draining.
+/// 200 only while a quorum of nodes votes and could grant a lease, and the server is not draining.
 #[utoipa::path(
     get,
     path = "/readyz",

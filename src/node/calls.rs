@@ -144,6 +144,11 @@ impl Bounds {
         self.clock_bound_ms * 1000
     }
 
+    /// Whether a token that is drawn from the clock at `wall_us` is too far ahead of a node's.
+    pub(super) fn is_ahead(&self, wall_us: u64, node_us: u64) -> bool {
+        wall_us > node_us.saturating_add(self.ahead_us())
+    }
+
     /// ARGV 2 and 3 of batch.lua.
     pub(super) fn batch_args(&self) -> [u64; 2] {
         [self.ahead_us(), self.fence_retention_ms]
@@ -665,7 +670,21 @@ pub fn mark(keys: &Keys, seen: Option<&str>, new: &str) -> Command {
     Command::new(Script::Mark).key(keys.marker()).arg(seen.unwrap_or("")).arg(new)
 }
 
-/// Reads the marker in an answer of status.lua or mark.lua.
+/// Reads an answer of status.lua: the marker, and why the node takes no writes where it takes none.
+///
+/// # Errors
+/// [`NodeError::Nonsense`].
+pub fn read_status(mut answer: Answer) -> Result<(Option<String>, Option<String>), NodeError> {
+    let error = match answer.rest.get(1) {
+        None => None,
+        Some(Value::Text(error)) => Some(error.clone()),
+        Some(_) => return Err(NodeError::Nonsense),
+    };
+    answer.rest.truncate(1);
+    Ok((read_marker(&answer)?, error))
+}
+
+/// Reads the marker in an answer of mark.lua.
 ///
 /// # Errors
 /// [`NodeError::Nonsense`].

@@ -24,7 +24,7 @@ use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Scrip
 use crate::clock::Clock;
 use crate::domain::{LeaseId, drift_ms};
 use crate::telemetry::trace::VoteSpan;
-use crate::telemetry::{NODE_OUTCOMES, NodeMetrics, Undo, metrics, node_outcome};
+use crate::telemetry::{NODE_OUTCOMES, NodeMetrics, NodeState, Undo, metrics, node_outcome};
 
 /// Between probes of a node that votes.
 const PROBE: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ pub struct NodeView {
     pub id: String,
     /// Without password.
     pub address: String,
-    /// `voting`, `quarantined`, `down` or `refused`.
+    /// `voting`, `quarantined`, `down` (it does not answer, or could grant nothing) or `refused`.
     pub state: &'static str,
     /// Why it does not vote.
     pub reason: Option<String>,
@@ -86,6 +86,11 @@ pub struct Member {
     standing: Mutex<Standing>,
     /// What the node failed of, a probe, a call or being marked; none since a probe that succeeded.
     trouble: ArcSwapOption<NodeError>,
+    /// Why the node could grant nothing at the last probe, though its marker lets it vote. It is asked all the
+    /// same: it may still release, and knows who holds what.
+    hindrance: ArcSwapOption<String>,
+    /// It refused a token of this server's for being too far ahead, and has not been seen to agree since.
+    refused_token: AtomicBool,
     /// The node failed a call since the last probe.
     failed: AtomicBool,
     wake: Notify,
@@ -121,7 +126,7 @@ impl Member {
         board: Arc<Mutex<Board>>,
     ) -> Arc<Self> {
         let metrics = NodeMetrics::new(&format!("n{}", index + 1));
-        metrics.state(2);
+        metrics.state(NodeState::Down);
         let first_seen = clock.now();
         let complaints = Complaints::new(first_seen);
         Arc::new(Self {
@@ -134,6 +139,8 @@ impl Member {
             gate: ArcSwap::from_pointee(Gate::Shut(NodeError::Down, None)),
             standing: Mutex::new(Standing::Down),
             trouble: ArcSwapOption::empty(),
+            hindrance: ArcSwapOption::empty(),
+            refused_token: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             wake: Notify::new(),
             unsettled: AtomicUsize::new(0),
@@ -158,6 +165,11 @@ impl Member {
     /// Whether it votes.
     pub fn is_voting(&self) -> bool {
         matches!(**self.gate.load(), Gate::Open(_))
+    }
+
+    /// Whether it votes, and could grant something.
+    pub fn is_able(&self) -> bool {
+        self.is_voting() && self.hindrance.load().is_none()
     }
 
     /// Where it stands.
@@ -399,7 +411,7 @@ impl Member {
             self.metrics.connections(self.node.connections());
             self.complaints.catch_up(self.metrics.node(), self.clock.now());
             let _ = tokio::time::timeout(PROBE_AGAIN, self.pay_debts()).await;
-            let is_well = self.is_voting() && self.debts() == 0;
+            let is_well = self.is_able() && self.debts() == 0;
             let pause = if is_well { PROBE } else { again };
             again = if is_well { PROBE_SOON } else { PROBE_AGAIN.min(again * 2) };
             let _ = tokio::time::timeout(pause, self.wake.notified()).await;
@@ -417,8 +429,9 @@ impl Member {
         let verdict = {
             let mut board = self.board.lock();
             let trouble = match seen {
-                Ok((identity, marker)) => {
+                Ok((identity, marker, hindrance)) => {
                     board.saw(self.index, identity, marker, began, now);
+                    self.hinder(hindrance);
                     None
                 }
                 Err(why) => {
@@ -451,21 +464,60 @@ impl Member {
         }
     }
 
-    async fn look(self: &Arc<Self>, running: bool) -> Result<(super::Identity, Option<String>), NodeError> {
+    /// Who the node is, its marker, and what keeps it from granting anything.
+    async fn look(
+        self: &Arc<Self>,
+        running: bool,
+    ) -> Result<(super::Identity, Option<String>, Option<String>), NodeError> {
         let identity = self.node.identify().await?;
         let status = Arc::new(calls::status(&self.keys));
         let answer = self.ask(&status).await?;
         // It answered before now: rather too little than too much.
         let since = self.clock.now().saturating_duration_since(self.first_seen).as_micros() as u64;
-        self.first_us.store(answer.node_ms.saturating_mul(1000).saturating_sub(since), Ordering::Relaxed);
-        let mut marker = calls::read_marker(&answer)?;
+        let node_us = answer.node_ms.saturating_mul(1000);
+        self.first_us.store(node_us.saturating_sub(since), Ordering::Relaxed);
+        if !self.bounds.is_ahead(self.clock.wall_us(), node_us) {
+            self.refused_token.store(false, Ordering::Relaxed);
+        }
+        let (mut marker, error) = calls::read_status(answer)?;
+        let hindrance = match error {
+            Some(error) => Some(format!("takes no writes: {error}")),
+            None if self.refused_token.load(Ordering::Relaxed) => Some(format!(
+                "this server's clock is more than {} s ahead of the node's",
+                self.bounds.clock_bound_ms / 1000
+            )),
+            None => None,
+        };
         if marker.is_none() && running {
             let note = quarantine::note(self.clock.random_bits());
             let answer = self.ask(&Arc::new(calls::mark(&self.keys, None, &note))).await;
             // Out of memory it stays blank.
             marker = answer.ok().and_then(|answer| calls::read_marker(&answer).ok()).flatten();
         }
-        Ok((identity, marker))
+        Ok((identity, marker, hindrance))
+    }
+
+    fn hinder(&self, why: Option<String>) {
+        let (node, address) = (self.metrics.node(), self.node.address());
+        let before = self.hindrance.load();
+        match (&*before, &why) {
+            (None, Some(why)) => tracing::warn!(node, address, %why, "node cannot grant"),
+            (Some(_), None) => tracing::info!(node, address, "node can grant again"),
+            // The same in other words, perhaps.
+            _ => {}
+        }
+        self.hindrance.store(why.map(Arc::new));
+        self.metrics.state(self.state(&self.standing.lock()));
+    }
+
+    /// As people are told.
+    fn state(&self, standing: &Standing) -> NodeState {
+        match standing {
+            Standing::Voting(_) if self.hindrance.load().is_none() => NodeState::Voting,
+            Standing::Quarantined { .. } => NodeState::Quarantined,
+            Standing::Voting(_) | Standing::Down => NodeState::Down,
+            Standing::Refused(_) => NodeState::Refused,
+        }
     }
 
     fn stand(&self, standing: Standing) {
@@ -477,16 +529,16 @@ impl Member {
             let (keys, expected) = (self.keys.clone(), Arc::clone(expected));
             Arc::new(Marker { keys, expected, votes, bounds: self.bounds })
         };
-        let (gate, state) = match &standing {
+        let gate = match &standing {
             Standing::Voting(expected) => {
                 self.stepped.store(false, Ordering::Release);
-                (Gate::Open(marker(expected, true)), 0)
+                Gate::Open(marker(expected, true))
             }
             Standing::Quarantined { marker: seen, .. } => {
-                (Gate::Shut(NodeError::Quarantined, seen.as_ref().map(|seen| marker(seen, false))), 1)
+                Gate::Shut(NodeError::Quarantined, seen.as_ref().map(|seen| marker(seen, false)))
             }
-            Standing::Down => (Gate::Shut(NodeError::Down, None), 2),
-            Standing::Refused(why) => (Gate::Shut(NodeError::Refused(Arc::clone(why)), None), 3),
+            Standing::Down => Gate::Shut(NodeError::Down, None),
+            Standing::Refused(why) => Gate::Shut(NodeError::Refused(Arc::clone(why)), None),
         };
         let (node, address) = (self.metrics.node(), self.node.address());
         match &standing {
@@ -500,7 +552,7 @@ impl Member {
             Standing::Refused(reason) => tracing::error!(node, address, %reason, "node refused"),
         }
         self.gate.store(Arc::new(gate));
-        self.metrics.state(state);
+        self.metrics.state(self.state(&standing));
         *current = standing;
     }
 
@@ -512,23 +564,23 @@ impl Member {
     /// The node as the API shows it.
     pub fn view(&self) -> NodeView {
         let standing = self.standing();
-        let (state, reason, until) = match &standing {
-            Standing::Voting(_) => ("voting", None, None),
+        let (reason, until) = match &standing {
+            Standing::Voting(_) => (self.hindrance.load().as_deref().cloned(), None),
             Standing::Quarantined { until, reason, .. } => {
                 let reason = match self.trouble() {
                     Some(why) if *reason == MARKING => format!("cannot be marked: {why}"),
                     _ => (*reason).to_owned(),
                 };
-                ("quarantined", Some(reason), *until)
+                (Some(reason), *until)
             }
-            Standing::Down => ("down", self.trouble(), None),
-            Standing::Refused(why) => ("refused", Some(why.to_string()), None),
+            Standing::Down => (self.trouble(), None),
+            Standing::Refused(why) => (Some(why.to_string()), None),
         };
         let now = self.clock.now();
         NodeView {
             id: self.metrics.node().to_owned(),
             address: self.node.address().to_owned(),
-            state,
+            state: self.state(&standing).name(),
             reason,
             voting_in_ms: until.map(|until| until.saturating_duration_since(now).as_millis() as u64),
             redis_version: self.board.lock().version(self.index).map(str::to_owned),
@@ -617,6 +669,7 @@ impl ReplyWatcher for Member {
                     NodeError::Unmarked => {
                         self.doubt("its marker changed");
                     }
+                    NodeError::ClockAhead => self.refused_token.store(true, Ordering::Relaxed),
                     NodeError::Undone => self.overtaken.store(true, Ordering::Relaxed),
                     _ => {}
                 }

@@ -183,13 +183,13 @@ impl Engine {
         self.members.iter().map(|member| member.view()).collect()
     }
 
-    /// How many nodes vote (`granted`), and how many do not (`failed`).
+    /// How many nodes vote (`granted`), and how many do not, or could grant nothing (`failed`).
     pub fn tally(&self) -> Nodes {
-        let voting = self.members.iter().filter(|member| member.is_voting()).count();
+        let voting = self.members.iter().filter(|member| member.is_able()).count();
         Count { total: self.total(), yes: voting, no: 0, failed: self.total() - voting }.nodes()
     }
 
-    /// Whether a quorum of nodes votes.
+    /// Whether a quorum of nodes votes and could grant something.
     pub fn available(&self) -> bool {
         self.tally().granted >= self.quorum()
     }
@@ -345,8 +345,14 @@ mod tests {
         let api = Api::over(nodes.into_iter(), &(Arc::clone(&server) as Arc<dyn Clock>)).await;
         server.set_skew_us(DAY_US);
         assert!(matches!(api.round().await, Round::NoQuorum(_)));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!api.engine.available());
+        let reason = api.engine.nodes().swap_remove(0).reason;
+        assert_eq!(reason.as_deref(), Some("this server's clock is more than 60 s ahead of the node's"));
         server.set_skew_us(0);
         assert!(matches!(api.round().await, Round::Granted(_)));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(api.engine.available());
     }
 
     #[tokio::test(start_paused = true)]

@@ -75,7 +75,7 @@ impl Spares {
         if none_until.is_some_and(|until| now < until) {
             return self.bits.store(0, Ordering::Relaxed);
         }
-        let voting = self.members.iter().enumerate().filter(|(_, member)| member.is_voting());
+        let voting = self.members.iter().enumerate().filter(|(_, member)| member.is_able());
         let mut by_distance: SmallVec<[(u128, usize); 5]> = voting
             .map(|(i, member)| (member.latency().map_or(0, |took| took.as_micros() / NEAR_US), i))
             .collect();

@@ -336,6 +336,18 @@ async fn a_node_that_answers_with_an_error_abstains() {
     assert_eq!(api.get("/readyz").await.status, 200, "the nodes themselves are well");
 }
 
+/// The first two nodes of three answer, but with this error whenever they are to write.
+async fn are_told_of(api: &Api, error: &str) {
+    eventually("the server knows that it cannot grant", || async { api.get("/readyz").await.status == 503 })
+        .await;
+    let answer = api.get("/readyz").await.problem(503, "quorum_unavailable");
+    assert_eq!(answer["nodes"]["granted"], 1, "{answer}");
+    assert!(answer["detail"].as_str().is_some_and(|detail| detail.contains(error)), "{answer}");
+    assert_eq!(states(api).await, ["down", "down", "voting"]);
+    assert_eq!(api.metric("quorate_quorum_available").await, 0.0);
+    assert_eq!(api.metric(r#"quorate_node_state{node="n1",state="down"}"#).await, 1.0);
+}
+
 #[tokio::test]
 async fn nodes_without_memory_or_write_permission_abstain() {
     let cluster = Cluster::new(3);
@@ -351,17 +363,20 @@ async fn nodes_without_memory_or_write_permission_abstain() {
     set(1, "maxmemory", "1");
     let free = unique("free");
     api.acquire(&free, json!({})).await.problem(503, "quorum_unavailable");
+    are_told_of(&api, "OOM").await;
     // Deletes work without memory.
     assert_eq!(api.release(&held, &lease).await.ok(), json!({"released": true}));
     set(0, "maxmemory", "0");
     set(1, "maxmemory", "0");
     eventually("nothing is left", || async { cluster.leases(&held).is_empty() }).await;
+    server.all_voting().await;
     everything_works(&api).await;
     // As when the disk is full.
     set(0, "min-replicas-to-write", "1");
     everything_works(&api).await;
     set(1, "min-replicas-to-write", "1");
     api.acquire(&free, json!({})).await.problem(503, "quorum_unavailable");
+    are_told_of(&api, "NOREPLICAS").await;
     set(0, "min-replicas-to-write", "0");
     set(1, "min-replicas-to-write", "0");
     eventually("it works again", || async { api.acquire(&free, json!({})).await.status == 200 }).await;
