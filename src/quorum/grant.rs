@@ -186,160 +186,17 @@ impl Engine {
     /// What is rare is boxed here and in what calls this: every request in flight keeps a state as
     /// large as the largest way through it, and moves it about at the start.
     pub async fn grant(self: &Arc<Self>, ask: &Ask<'_>, order: Order) -> Round {
-        let lease = LeaseId::from_bits(self.clock.random_bits());
-        // Counted from before the first byte is sent (§1.2).
-        let started = self.clock.now();
-        let proposed = self.propose(started);
-        let mut command = Arc::new(calls::acquire(ask, &lease, proposed));
-        let mut grant = Grant {
-            engine: Arc::clone(self),
-            scope: ask.scope.clone(),
-            lease,
-            nodes: 0,
-            ttl_ms: ask.ttl_ms,
-            claim: ask.request.is_some().then_some(Claim::FIRST),
-            lost: false,
-            armed: true,
+        let mut granting = Granting::new(self, ask);
+        granting.ask_nodes(order).await;
+        granting.count_votes().await;
+        let (token, is_stored) = match granting.verdict() {
+            Ok(won) => won,
+            Err(lost) => return granting.lose(lost),
         };
-        let mut votes = GrantVotes::new(self.total(), proposed);
-        let (mut ballot, asked) = match order {
-            Order::Parallel => (self.ballot(), 0),
-            Order::PrimaryFirst(primary) => {
-                let (asked, refused) =
-                    Box::pin(self.ask_primary(&command, primary, &mut grant, &mut votes)).await;
-                if refused {
-                    // Only all can tell whether what it holds is held, and by an earlier attempt of the
-                    // request or by somebody else: they are asked for that, and nothing is taken from
-                    // whoever got past the primary.
-                    command = Arc::new(calls::acquire(&Ask { look_only: true, ..*ask }, &lease, proposed));
-                }
-                (Ballot::new(1), asked)
-            }
-        };
-        // What an earlier attempt of the request left is told by all nodes.
-        let mut spares = match order {
-            Order::Parallel if ask.request.is_none() && !ask.look_only => self.spares.bits(),
-            _ => 0,
-        };
-        // A primary that was asked before has had time of its own.
-        let asked_at = if asked == 0 { started } else { self.clock.now() };
-        for (i, member) in self.members.iter().enumerate() {
-            let bit = 1 << i;
-            if asked & bit == 0 {
-                grant.nodes |= bit;
-                let seat = ballot.seat(i);
-                if spares & bit == 0 {
-                    member.vote(&command, asked_at, Some(seat));
-                } else {
-                    self.spares.ask(i, lease, &command, asked_at, Some(seat));
-                }
-            }
+        if !is_stored && let Err(lost) = Box::pin(granting.raise(token)).await {
+            return granting.lose(lost);
         }
-        while !votes.is_decided() {
-            // Not before the answers that are there are known: a lock that is held is refused by all.
-            if spares != 0 && votes.needs_more_than(ballot.pending() & !spares) && !ballot.has_next() {
-                self.hurry(std::mem::take(&mut spares), &lease);
-            }
-            let Some((i, answer)) = ballot.next().await else { break };
-            votes.take(i, answer, &mut grant);
-        }
-        // A tie looks like a lease that is held until the last votes are in. And a retry takes the token
-        // that a quorum stores for the one that was reported, whoever answered first.
-        let is_open =
-            |votes: &GrantVotes| votes.is_in_doubt() || (ask.request.is_some() && votes.is_uneven());
-        if is_open(&votes) {
-            self.hurry(spares, &lease);
-            let _ = Box::pin(tokio::time::timeout(self.tie_patience(), async {
-                while is_open(&votes) {
-                    let Some((i, answer)) = ballot.next().await else { break };
-                    votes.take(i, answer, &mut grant);
-                }
-            }))
-            .await;
-        }
-        match votes.count.verdict() {
-            Verdict::Carried => {}
-            Verdict::Rejected => {
-                let refusal = Box::new(votes.refusal());
-                grant.settle(ballot, votes);
-                return Round::Refused(refusal);
-            }
-            // Those that undid it have answered.
-            _ if votes.undone => return Round::Refused(Box::new(votes.refusal())),
-            Verdict::NoQuorum | Verdict::Open => return Round::NoQuorum(votes.count.nodes()),
-        }
-
-        let (token, exact) = tally::token_of(&votes.fences, self.total());
-        let Ok(token) = Token::new(token) else { return Round::NoQuorum(votes.count.nodes()) };
-        if !exact {
-            metrics().fencing_raises.increment(1);
-            let raise = calls::extend(ask.scope, &lease, Some(token), Renewal::Raise, None, None);
-            let raised = Box::pin(self.poll(&Arc::new(raise))).await;
-            match raised.count.extension_verdict() {
-                Verdict::Carried => {}
-                // Taken away already, or tokens were issued past it meanwhile.
-                _ if raised.count.no > 0 => {
-                    votes.undone = true;
-                    return Round::Refused(Box::new(votes.refusal()));
-                }
-                _ => return Round::NoQuorum(raised.count.nodes()),
-            }
-        }
-        let elapsed_ms = self.clock.now().saturating_duration_since(started).as_millis() as u64;
-        let Some(left_ms) = validity_ms(ask.ttl_ms, elapsed_ms) else {
-            return Round::NoQuorum(votes.count.nodes());
-        };
-        let nodes = votes.count.nodes();
-        for i in (0..self.total()).filter(|i| votes.quarantined & (1 << i) != 0) {
-            grant.nodes |= 1 << i;
-            self.spares.ask(i, lease, &command, started, None);
-        }
-        if ask.request.is_some() {
-            self.undo_remains(ask.scope, votes, ballot);
-        }
-        Round::Granted(Box::new(Won {
-            handle: LeaseHandle { id: lease, token },
-            valid_until: started + Duration::from_millis(elapsed_ms + left_ms),
-            nodes,
-            grant,
-        }))
-    }
-
-    /// Asks these nodes now, where they were not.
-    fn hurry(&self, spares: u64, lease: &LeaseId) {
-        for (i, member) in self.members.iter().enumerate() {
-            if spares & (1 << i) != 0 {
-                member.hurry(lease, self.clock.now());
-            }
-        }
-    }
-
-    /// Asks one node after the other, from the primary on, until one votes: the bits of those asked, and
-    /// whether it refused.
-    async fn ask_primary(
-        self: &Arc<Self>,
-        command: &Arc<Command>,
-        primary: u64,
-        grant: &mut Grant,
-        votes: &mut GrantVotes,
-    ) -> (u64, bool) {
-        let total = self.total();
-        let mut asked = 0;
-        for step in 0..total {
-            let i = ((primary % total as u64) as usize + step) % total;
-            asked |= 1 << i;
-            grant.nodes |= 1 << i;
-            let answer = self.members[i].ask_to_vote(command).await;
-            votes.take(i, answer, grant);
-            if votes.count.yes > 0 || votes.holdings.iter().any(|h| h.same_request) {
-                // Granted, or the caller's own earlier request: that concerns all nodes.
-                return (asked, false);
-            }
-            if votes.count.no > 0 {
-                return (asked, true);
-            }
-        }
-        (asked, false)
+        granting.win(token)
     }
 
     /// Takes back what other attempts of the same request left at a minority of the nodes, also where that
@@ -375,6 +232,226 @@ impl Engine {
     /// A grant that was delivered before, and was taken over now by `claim`.
     pub fn granted_before(self: &Arc<Self>, scope: &Scope, lease: LeaseId, claim: Claim) -> Grant {
         Grant::earlier(Arc::clone(self), scope.clone(), lease, claim)
+    }
+}
+
+/// A granting round under way.
+struct Granting<'a> {
+    engine: &'a Arc<Engine>,
+    ask: &'a Ask<'a>,
+    /// From before the first byte is sent (§1.2).
+    started: Instant,
+    command: Arc<Command>,
+    ballot: Ballot,
+    votes: GrantVotes,
+    /// Nodes that are asked once that is of use, one bit each.
+    spares: u64,
+    /// Dropped behind what it was granted by.
+    grant: Grant,
+}
+
+/// Why a round is lost.
+enum Lost {
+    /// No quorum grants it.
+    Refused,
+    /// Nodes have been told already to forget it.
+    Undone,
+    /// Fewer than a quorum answered.
+    NoQuorum(Nodes),
+}
+
+impl<'a> Granting<'a> {
+    fn new(engine: &'a Arc<Engine>, ask: &'a Ask<'a>) -> Self {
+        let lease = LeaseId::from_bits(engine.clock.random_bits());
+        let started = engine.clock.now();
+        let proposed = engine.propose(started);
+        let grant = Grant {
+            engine: Arc::clone(engine),
+            scope: ask.scope.clone(),
+            lease,
+            nodes: 0,
+            ttl_ms: ask.ttl_ms,
+            claim: ask.request.is_some().then_some(Claim::FIRST),
+            lost: false,
+            armed: true,
+        };
+        Self {
+            engine,
+            ask,
+            started,
+            command: Arc::new(calls::acquire(ask, &lease, proposed)),
+            ballot: engine.ballot(),
+            votes: GrantVotes::new(engine.total(), proposed),
+            spares: 0,
+            grant,
+        }
+    }
+
+    async fn ask_nodes(&mut self, order: Order) {
+        let (mut asked, mut asked_at) = (0, self.started);
+        match order {
+            // What an earlier attempt of the request left is told by all nodes.
+            Order::Parallel if self.ask.request.is_none() && !self.ask.look_only => {
+                self.spares = self.engine.spares.bits();
+            }
+            Order::Parallel => {}
+            Order::PrimaryFirst(primary) => {
+                let refused;
+                (asked, refused) = Box::pin(self.ask_primary(primary)).await;
+                // It has had time of its own.
+                asked_at = self.engine.clock.now();
+                self.ballot = Ballot::new(1);
+                if refused {
+                    // Only all can tell whether what it holds is held, and by an earlier attempt of the
+                    // request or by somebody else: they are asked for that, and nothing is taken from
+                    // whoever got past the primary.
+                    let ask = Ask { look_only: true, ..*self.ask };
+                    self.command = Arc::new(calls::acquire(&ask, &self.grant.lease, self.votes.proposed));
+                }
+            }
+        }
+        for (i, member) in self.engine.members.iter().enumerate().filter(|(i, _)| asked & (1 << i) == 0) {
+            self.grant.nodes |= 1 << i;
+            let seat = Some(self.ballot.seat(i));
+            if self.spares & (1 << i) == 0 {
+                member.vote(&self.command, asked_at, seat);
+            } else {
+                self.engine.spares.ask(i, self.grant.lease, &self.command, asked_at, seat);
+            }
+        }
+    }
+
+    /// Asks one node after the other, from the primary on, until one votes: the bits of those asked, and
+    /// whether it refused.
+    async fn ask_primary(&mut self, primary: u64) -> (u64, bool) {
+        let total = self.engine.total();
+        let mut asked = 0;
+        for step in 0..total {
+            let i = ((primary % total as u64) as usize + step) % total;
+            asked |= 1 << i;
+            self.grant.nodes |= 1 << i;
+            let answer = self.engine.members[i].ask_to_vote(&self.command).await;
+            self.votes.take(i, answer, &mut self.grant);
+            if self.votes.count.yes > 0 || self.votes.holdings.iter().any(|h| h.same_request) {
+                // Granted, or the caller's own earlier request: that concerns all nodes.
+                return (asked, false);
+            }
+            if self.votes.count.no > 0 {
+                return (asked, true);
+            }
+        }
+        (asked, false)
+    }
+
+    /// Until the outcome is certain.
+    async fn count_votes(&mut self) {
+        while !self.votes.is_decided() {
+            // Not before the answers that are there are known: a lock that is held is refused by all.
+            if self.spares != 0
+                && self.votes.needs_more_than(self.ballot.pending() & !self.spares)
+                && !self.ballot.has_next()
+            {
+                self.hurry();
+            }
+            if !self.take_next().await {
+                break;
+            }
+        }
+        if self.is_open() {
+            self.hurry();
+            let patience = self.engine.tie_patience();
+            let rest = async { while self.is_open() && self.take_next().await {} };
+            let _ = Box::pin(tokio::time::timeout(patience, rest)).await;
+        }
+    }
+
+    /// A tie looks like a lease that is held until the last votes are in. And a retry takes the token
+    /// that a quorum stores for the one that was reported, whoever answered first.
+    fn is_open(&self) -> bool {
+        self.votes.is_in_doubt() || (self.ask.request.is_some() && self.votes.is_uneven())
+    }
+
+    /// False where all have answered.
+    async fn take_next(&mut self) -> bool {
+        let next = self.ballot.next().await;
+        let more = next.is_some();
+        if let Some((i, answer)) = next {
+            self.votes.take(i, answer, &mut self.grant);
+        }
+        more
+    }
+
+    /// Asks the spares now, where they were not.
+    fn hurry(&mut self) {
+        let spares = std::mem::take(&mut self.spares);
+        for (i, member) in self.engine.members.iter().enumerate() {
+            if spares & (1 << i) != 0 {
+                member.hurry(&self.grant.lease, self.engine.clock.now());
+            }
+        }
+    }
+
+    /// The token, and whether a quorum stores it.
+    fn verdict(&self) -> Result<(Token, bool), Lost> {
+        let no_quorum = || Lost::NoQuorum(self.votes.count.nodes());
+        match self.votes.count.verdict() {
+            Verdict::Carried => {
+                let (token, is_stored) = tally::token_of(&self.votes.fences, self.engine.total());
+                Token::new(token).map(|token| (token, is_stored)).map_err(|_| no_quorum())
+            }
+            Verdict::Rejected => Err(Lost::Refused),
+            // Those that undid it have answered.
+            _ if self.votes.undone => Err(Lost::Undone),
+            Verdict::NoQuorum | Verdict::Open => Err(no_quorum()),
+        }
+    }
+
+    /// Has a quorum store the token (§2.2).
+    async fn raise(&mut self, token: Token) -> Result<(), Lost> {
+        metrics().fencing_raises.increment(1);
+        let raise = calls::extend(self.ask.scope, &self.grant.lease, Some(token), Renewal::Raise, None, None);
+        let raised = self.engine.poll(&Arc::new(raise)).await;
+        match raised.count.extension_verdict() {
+            Verdict::Carried => Ok(()),
+            // Taken away already, or tokens were issued past it meanwhile.
+            _ if raised.count.no > 0 => {
+                self.votes.undone = true;
+                Err(Lost::Undone)
+            }
+            _ => Err(Lost::NoQuorum(raised.count.nodes())),
+        }
+    }
+
+    fn lose(self, why: Lost) -> Round {
+        match why {
+            Lost::NoQuorum(nodes) => Round::NoQuorum(nodes),
+            Lost::Undone => Round::Refused(Box::new(self.votes.refusal())),
+            Lost::Refused => {
+                let refusal = Box::new(self.votes.refusal());
+                self.grant.settle(self.ballot, self.votes);
+                Round::Refused(refusal)
+            }
+        }
+    }
+
+    fn win(self, token: Token) -> Round {
+        let Self { engine, ask, started, command, mut grant, votes, ballot, .. } = self;
+        let nodes = votes.count.nodes();
+        let elapsed_ms = engine.clock.now().saturating_duration_since(started).as_millis() as u64;
+        let Some(left_ms) = validity_ms(ask.ttl_ms, elapsed_ms) else { return Round::NoQuorum(nodes) };
+        for i in (0..engine.total()).filter(|i| votes.quarantined & (1 << i) != 0) {
+            grant.nodes |= 1 << i;
+            engine.spares.ask(i, grant.lease, &command, started, None);
+        }
+        if ask.request.is_some() {
+            engine.undo_remains(ask.scope, votes, ballot);
+        }
+        Round::Granted(Box::new(Won {
+            handle: LeaseHandle { id: grant.lease, token },
+            valid_until: started + Duration::from_millis(elapsed_ms + left_ms),
+            nodes,
+            grant,
+        }))
     }
 }
 

@@ -61,6 +61,18 @@ enum Try {
     NoQuorum(Nodes),
 }
 
+/// What to ask for next.
+enum Choice {
+    /// Slots, some of them perhaps in doubt.
+    Slots(Option<Doubt>),
+    /// None is free, but the caller's own earlier request may be what fills it: look for that one first.
+    Full(Try),
+    /// None is free.
+    None(Try),
+    /// One of those who wait is being granted something just now: see what it leaves.
+    Unclear,
+}
+
 /// Slots that were asked for in doubt.
 struct Doubted {
     doubt: Doubt,
@@ -373,77 +385,26 @@ impl<'a> Contender<'a> {
         /// Slots that somebody else took first, before the semaphore counts as contended.
         const SLOTS_LOST_MAX: u32 = 8;
         // Every slot that looked free was gone: others are faster just now.
-        let mut lost_all = Refusal {
-            holdings: Vec::new(),
-            nodes: Nodes {
-                total: self.service.engine.total() as u32,
-                quorum: self.service.engine.quorum(),
-                ..Nodes::default()
-            },
-            free_in_ms: Some(0),
-            held: false,
-            undone: false,
-        };
+        let mut lost_all = self.all_taken();
         let mut doubted: Option<Doubted> = None;
         self.holders = None;
         for lost in 1..=SLOTS_LOST_MAX {
-            let (mut limit, mut full, mut doubt) = (None, None, None);
+            let (mut full, mut doubt) = (None, None);
             if matches!(self.scope, Scope::Slots(_)) {
-                limit = Some(self.wish.limit);
-                let picked = match &doubted {
-                    // The same ones again.
-                    Some(Doubted { doubt, .. }) => {
-                        Ok(Picked { slots: std::mem::take(&mut self.slots), doubt: Some(*doubt) })
-                    }
-                    None => self.pick(look_only).await,
-                };
-                match picked {
-                    Ok(picked) => (self.slots, doubt) = (picked.slots, picked.doubt),
-                    // One of those who wait is being granted something just now: see what it leaves.
-                    Err(NoSlots::Unclear(_)) if lost < SLOTS_LOST_MAX => {
+                let again = doubted.as_ref().map(|doubted| doubted.doubt);
+                match self.choose(again, look_only, lost < SLOTS_LOST_MAX).await {
+                    Choice::Slots(chosen) => doubt = chosen,
+                    Choice::Full(last) => full = Some(last),
+                    Choice::None(last) => return last,
+                    Choice::Unclear => {
                         Box::pin(self.back_off(lost)).await;
                         continue;
                     }
-                    Err(none) => {
-                        let last = match none {
-                            NoSlots::NoQuorum(nodes) => return Try::NoQuorum(nodes),
-                            NoSlots::Contested(refusal) => self.lost(refusal),
-                            NoSlots::Full(refusal, holders) => {
-                                self.holders = Some(holders);
-                                Try::Held(refusal)
-                            }
-                            NoSlots::Unclear(refusal) => Try::Held(refusal),
-                        };
-                        if self.options.request.is_none() {
-                            return last;
-                        }
-                        // The caller's own earlier request may be what fills it: look for that one,
-                        // at any slot, since the nodes find it by its id.
-                        self.slots = vec![0];
-                        full = Some(last);
-                    }
                 }
             }
-            let note = Note {
-                acquired_at_ms: self.service.engine.clock().wall_us() / 1000,
-                limit,
-                ..self.options.note.clone()
-            };
-            let data = write_note(&note);
-            let ask = Ask {
-                scope: &self.scope,
-                slots: &self.slots,
-                ttl_ms: self.options.ttl_ms,
-                request: self.request.as_deref(),
-                data: &data,
-                look_only: look_only || full.is_some(),
-            };
-            self.attempts += 1;
-            self.round_at = self.service.engine.clock().now();
-            let refusal = match self.service.engine.grant(&ask, self.order).await {
-                Round::Granted(won) => return Try::Granted(Box::new(self.granted(*won, note))),
-                Round::NoQuorum(nodes) => return Try::NoQuorum(nodes),
-                Round::Refused(refusal) => refusal,
+            let refusal = match self.round(look_only || full.is_some()).await {
+                Ok(last) => return last,
+                Err(refusal) => refusal,
             };
             if refusal.undone {
                 // Nothing that this round has found still stands.
@@ -489,6 +450,69 @@ impl<'a> Contender<'a> {
             (lost_all.nodes, lost_all.holdings) = (refusal.nodes, refusal.holdings);
         }
         Try::Split(Box::new(lost_all))
+    }
+
+    fn all_taken(&self) -> Refusal {
+        let engine = &self.service.engine;
+        Refusal {
+            holdings: Vec::new(),
+            nodes: Nodes { total: engine.total() as u32, quorum: engine.quorum(), ..Nodes::default() },
+            free_in_ms: Some(0),
+            held: false,
+            undone: false,
+        }
+    }
+
+    /// Chooses the slots to ask for: those of the last round again where they are in doubt.
+    async fn choose(&mut self, again: Option<Doubt>, look_only: bool, may_look_again: bool) -> Choice {
+        if again.is_some() {
+            return Choice::Slots(again);
+        }
+        let last = match self.pick(look_only).await {
+            Ok(picked) => {
+                self.slots = picked.slots;
+                return Choice::Slots(picked.doubt);
+            }
+            Err(NoSlots::NoQuorum(nodes)) => return Choice::None(Try::NoQuorum(nodes)),
+            Err(NoSlots::Unclear(_)) if may_look_again => return Choice::Unclear,
+            Err(NoSlots::Unclear(refusal)) => Try::Held(refusal),
+            Err(NoSlots::Contested(refusal)) => self.lost(refusal),
+            Err(NoSlots::Full(refusal, holders)) => {
+                self.holders = Some(holders);
+                Try::Held(refusal)
+            }
+        };
+        if self.options.request.is_none() {
+            return Choice::None(last);
+        }
+        // At any slot, since the nodes find it by its id.
+        self.slots = vec![0];
+        Choice::Full(last)
+    }
+
+    /// One round; `Err` where it was refused.
+    async fn round(&mut self, look_only: bool) -> Result<Try, Box<Refusal>> {
+        let note = Note {
+            acquired_at_ms: self.service.engine.clock().wall_us() / 1000,
+            limit: matches!(self.scope, Scope::Slots(_)).then_some(self.wish.limit),
+            ..self.options.note.clone()
+        };
+        let data = write_note(&note);
+        let ask = Ask {
+            scope: &self.scope,
+            slots: &self.slots,
+            ttl_ms: self.options.ttl_ms,
+            request: self.request.as_deref(),
+            data: &data,
+            look_only,
+        };
+        self.attempts += 1;
+        self.round_at = self.service.engine.clock().now();
+        match self.service.engine.grant(&ask, self.order).await {
+            Round::Granted(won) => Ok(Try::Granted(Box::new(self.granted(*won, note)))),
+            Round::NoQuorum(nodes) => Ok(Try::NoQuorum(nodes)),
+            Round::Refused(refusal) => Err(refusal),
+        }
     }
 
     /// What a refusal means: that it is held, or that others contend.
