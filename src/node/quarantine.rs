@@ -111,6 +111,16 @@ pub struct Verdict {
 struct Seen {
     identity: Identity,
     marker: Option<String>,
+    /// When it was first seen to be this process with this marker.
+    since: Instant,
+}
+
+impl Seen {
+    /// The marker, where it is one and of this process.
+    fn matching(&self) -> Option<MarkerText> {
+        let text: MarkerText = self.marker.as_deref()?.parse().ok()?;
+        (text.run_id == self.identity.run_id).then_some(text)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -119,8 +129,6 @@ struct View {
     /// When the last look that succeeded began.
     looked_at: Option<Instant>,
     reachable: bool,
-    /// The run_id that was first seen without its marker, and when it was first seen as it is.
-    unmarked: Option<(String, Instant)>,
     /// When and why it was last in doubt what it remembers, although its marker says nothing of it.
     doubted: Option<(Instant, &'static str)>,
 }
@@ -167,20 +175,16 @@ impl Board {
         now: Instant,
     ) {
         let text = marker.as_deref().and_then(|text| text.parse::<MarkerText>().ok());
-        let matches = text.as_ref().is_some_and(|text| text.run_id == identity.run_id);
         if let Some(text) = text.filter(|text| text.total == self.total()) {
             self.max_ttl_ms_seen = self.max_ttl_ms_seen.max(text.max_ttl_ms);
         }
         let view = &mut self.views[i];
         view.reachable = true;
         view.looked_at = Some(began);
-        // Another server may have marked it since the last look, and it has lost its data again.
-        let changed = view.seen.as_ref().is_some_and(|seen| seen.marker != marker);
-        if matches {
-            view.unmarked = None;
-        } else if changed || view.unmarked.as_ref().is_none_or(|(run_id, _)| *run_id != identity.run_id) {
-            view.unmarked = Some((identity.run_id.clone(), now));
-        }
+        // Where another text is there, another server may have marked it since the last look, and it has lost
+        // its data again.
+        let is_same = |seen: &&Seen| seen.identity.run_id == identity.run_id && seen.marker == marker;
+        let since = view.seen.as_ref().filter(is_same).map_or(now, |seen| seen.since);
         if view.seen.as_ref().is_some_and(|seen| seen.identity.run_id != identity.run_id) {
             view.doubted = None;
         }
@@ -189,7 +193,7 @@ impl Board {
         if !identity.is_master() || identity.evicts() {
             view.doubted = Some((now, UNFIT));
         }
-        view.seen = Some(Seen { identity, marker });
+        view.seen = Some(Seen { identity, marker, since });
     }
 
     /// Node `i` did not answer.
@@ -230,19 +234,38 @@ impl Board {
     /// the one that was founded on the nodes as they are: what else is marked was marked by a server that had
     /// not seen yet that others had lost their memory, too.
     fn deployment(&self) -> Result<Option<String>, ()> {
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        for (_, text) in self.markers().filter(|(_, text)| text.total == self.total()) {
-            *counts.entry(text.deployment).or_default() += 1;
-        }
-        let most = counts.values().copied().max().unwrap_or(0);
-        if most <= self.total() / 2
+        let mut counts = self.deployments();
+        if self.is_divided()
             && let Some((founded, _)) = counts.remove_entry(&self.founded())
         {
             return Ok(Some(founded));
         }
+        let most = counts.values().copied().max().unwrap_or(0);
         let mut leaders = counts.into_iter().filter(|(_, count)| *count == most).map(|(id, _)| id);
         let first = leaders.next();
         if leaders.next().is_some() { Err(()) } else { Ok(first) }
+    }
+
+    /// How many markers name each deployment.
+    fn deployments(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for (_, text) in self.markers().filter(|(_, text)| text.total == self.total()) {
+            *counts.entry(text.deployment).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Whether the markers name several deployments, and none has a quorum.
+    fn is_divided(&self) -> bool {
+        let counts = self.deployments();
+        counts.len() > 1 && counts.values().all(|count| *count <= self.total() / 2)
+    }
+
+    /// Whether all nodes were looked at since anything changed at any of them. Before that, what was founded by
+    /// another server may look like less than what it was founded in place of.
+    fn is_up_to_date(&self) -> bool {
+        let newest = self.views.iter().filter_map(|view| Some(view.seen.as_ref()?.since)).max();
+        self.views.iter().all(|view| view.reachable && view.looked_at >= newest)
     }
 
     /// Where each node stands at `now`.
@@ -276,12 +299,14 @@ impl Board {
         if let Some((at, reason)) = view.doubted.filter(|(at, _)| *at + quarantine > now) {
             return stands(quarantined(Some(at + quarantine), reason));
         }
-        let marker = seen.marker.as_deref().and_then(|text| text.parse::<MarkerText>().ok());
-        if let (None, Some(marker)) = (&view.unmarked, &marker) {
+        if let Some(marker) = seen.matching() {
             // Founded on this very process, among others: it was marked for the other one since then.
             if let Ok(Some(known)) = deployment
                 && *known != marker.deployment
             {
+                if !self.is_up_to_date() {
+                    return stands(quarantined(None, WAITS_FOR_NODES));
+                }
                 let max_ttl_ms = marker.max_ttl_ms.max(self.max_ttl_ms);
                 let mark = MarkerText { deployment: known.clone(), max_ttl_ms, ..marker.clone() };
                 return Verdict {
@@ -303,7 +328,7 @@ impl Board {
             };
         }
 
-        let since = self.blank_since(i, now);
+        let since = seen.since;
         let deployment = deployment.as_ref().ok().and_then(Option::as_deref);
         let reason = if deployment.is_some() { RESTARTED } else { BLANK };
         // Another server may have raised max_ttl before this node lost its memory. It granted its
@@ -313,11 +338,14 @@ impl Board {
         let others = self.views.iter().enumerate().filter(|(j, view)| *j != i && fresh(view)).count();
         let needed = (self.total() / 2 + self.total() % 2).min(self.total() - 1);
         let (deployment, since, is_next) = match deployment {
-            Some(known) if others >= needed => (known.to_owned(), since, true),
+            Some(known) if others >= needed && (!self.is_divided() || self.is_up_to_date()) => {
+                (known.to_owned(), since, true)
+            }
             // Beside the marker of another deployment, this node may be of that one, too.
             None if others + 1 == self.total() && self.is_unmarked() => {
                 let first = self.first();
-                (self.founded(), since.max(self.blank_since(first, now)), first == i)
+                let first_since = self.views[first].seen.as_ref().map_or(now, |seen| seen.since);
+                (self.founded(), since.max(first_since), first == i)
             }
             _ => return stands(quarantined(None, WAITS_FOR_NODES)),
         };
@@ -333,10 +361,6 @@ impl Board {
         };
         let mark = is_next.then(|| (seen.marker.clone(), mark));
         Verdict { standing: quarantined(None, MARKING), mark }
-    }
-
-    fn blank_since(&self, i: usize, now: Instant) -> Instant {
-        self.views[i].unmarked.as_ref().map_or(now, |(_, since)| *since)
     }
 
     /// The node that is marked first where a deployment is founded; the others follow its marker. So two
@@ -488,6 +512,14 @@ mod tests {
         assert!(board().judge(Instant::now()).iter().all(|v| v.standing == Standing::Down));
     }
 
+    impl Board {
+        /// Node `i` as it was.
+        fn saw_again(&mut self, i: usize, now: Instant) {
+            let Seen { identity, marker, .. } = self.views[i].seen.clone().unwrap();
+            self.saw(i, identity, marker, now, now);
+        }
+    }
+
     /// Which nodes are to be marked.
     fn marks(board: &Board, now: Instant) -> Vec<usize> {
         let verdicts = board.judge(now);
@@ -563,6 +595,31 @@ mod tests {
         board.saw(2, identity("r4"), None, now, now);
         let now = after(now, 5000);
         assert!(board.judge(now).iter().all(|verdict| verdict.mark.is_none()));
+    }
+
+    /// Two servers had seen different processes, and each marked a node of the other's founding anew: what
+    /// was left were two deployments, of which none could be told to be valid when the last node restarted.
+    #[test]
+    fn what_was_founded_by_another_server_is_left_alone_until_all_nodes_were_looked_at_since() {
+        let now = Instant::now();
+        let mut board = board();
+        let old = deployment_id(["r1", "r2", "r3"]);
+        board.saw(0, identity("r1"), None, now, now);
+        board.saw(1, identity("r2"), None, now, now);
+        board.saw(2, identity("r3"), marker("r3", &old, 3), now, now);
+        let now = after(now, 5000);
+        let founded = deployment_id(["r1", "r2", "r4"]);
+        board.saw(0, identity("r1"), marker("r1", &founded, 3), now, now);
+        assert!(marks(&board, now).is_empty());
+        let looked = after(now, 1);
+        board.saw(1, identity("r2"), None, looked, looked);
+        assert!(marks(&board, looked).is_empty());
+        // It is what was seen of this one that was old.
+        board.saw(2, identity("r4"), None, looked, looked);
+        let now = after(looked, 1012);
+        (0..3).for_each(|i| board.saw_again(i, now));
+        assert_eq!(marks(&board, now), [1, 2]);
+        assert_eq!(board.judge(now)[1].mark.clone().unwrap().1.deployment, founded);
     }
 
     #[test]
