@@ -453,7 +453,7 @@ impl From<ServiceError> for Problem {
                 // Who is told that nodes are silent looks for a network that is cut.
                 let detail = if nodes.total.saturating_sub(nodes.failed) < nodes.quorum {
                     format!(
-                        "Too few of the {} nodes answered to reach a quorum of {}.",
+                        "Too few of the {} nodes voted to reach a quorum of {}; GET /v1/nodes may tell why.",
                         nodes.total, nodes.quorum
                     )
                 } else {
@@ -544,7 +544,7 @@ pub(super) fn example(kind: Kind) -> serde_json::Value {
         ),
         Kind::TooManyWaiters => ("The queue is full; come back later.", json!({"retry_after_ms": 1000})),
         Kind::QuorumUnavailable => (
-            "Too few of the 3 nodes answered to reach a quorum of 2.",
+            "Too few of the 3 nodes voted to reach a quorum of 2; GET /v1/nodes may tell why.",
             json!({"retry_after_ms": 1000, "nodes": nodes(1, 0, 2)}),
         ),
         Kind::ShuttingDown => (
