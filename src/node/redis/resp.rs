@@ -230,6 +230,9 @@ pub(super) fn parse_batch(bytes: &[u8], calls: usize) -> Result<Option<(BatchHea
         },
         Some(_) => return Err(Malformed("no batch where there should be one")),
     };
+    if head.is_none() && bytes.len() > REPLY_BYTES_MAX {
+        return Err(Malformed("a reply beyond all bounds"));
+    }
     Ok(head.map(|head| (head, parser.at)))
 }
 
@@ -412,6 +415,16 @@ mod tests {
             [&b"*2\r\n:7\r\n:1\r\n"[..], b"*4\r\n:7\r\n", b"*1\r\n:-7\r\n", b"*1\r\n$1\r\n7\r\n", b":7\r\n"]
         {
             assert!(read(bytes).is_err(), "{:?}", String::from_utf8_lossy(bytes));
+        }
+    }
+
+    #[test]
+    fn the_head_of_a_batch_has_the_bound_of_every_reply() {
+        for first in [b'-', b'*'] {
+            let mut bytes = vec![b'1'; REPLY_BYTES_MAX + 2];
+            bytes[0] = first;
+            assert!(parse(&bytes).is_err());
+            assert!(parse_batch(&bytes, 2).is_err(), "{}", char::from(first));
         }
     }
 
