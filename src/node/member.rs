@@ -446,10 +446,9 @@ impl Member {
             }
             verdict
         };
-        if self.failed.load(Ordering::Acquire) && matches!(verdict.standing, Standing::Voting(_)) {
+        if !self.stand(verdict.standing) {
             return;
         }
-        self.stand(verdict.standing);
         if let Some((seen, new)) = verdict.mark {
             let command = Arc::new(calls::mark(&self.keys, seen.as_deref(), &new.to_string()));
             let answer = self.ask(&command).await;
@@ -520,10 +519,14 @@ impl Member {
         }
     }
 
-    fn stand(&self, standing: Standing) {
+    /// False where it is said to vote, and has failed since that was looked at.
+    fn stand(&self, standing: Standing) -> bool {
         let mut current = self.standing.lock();
+        if matches!(standing, Standing::Voting(_)) && self.failed.load(Ordering::Acquire) {
+            return false;
+        }
         if *current == standing {
-            return;
+            return true;
         }
         let marker = |expected: &Arc<str>, votes| {
             let (keys, expected) = (self.keys.clone(), Arc::clone(expected));
@@ -554,6 +557,7 @@ impl Member {
         self.gate.store(Arc::new(gate));
         self.metrics.state(self.state(&standing));
         *current = standing;
+        true
     }
 
     /// Why the node cannot be reached, or cannot be marked, if it cannot.
@@ -590,7 +594,11 @@ impl Member {
 
     /// Shuts the gate until the next probe says otherwise.
     fn fail(&self, standing: Standing) {
-        self.failed.store(true, Ordering::Release);
+        {
+            // A probe that ends now either sees this, or has opened before what is shut here.
+            let _standing = self.standing.lock();
+            self.failed.store(true, Ordering::Release);
+        }
         if self.is_voting() {
             self.stand(standing);
         }
@@ -740,9 +748,24 @@ impl ClockBaseline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::SystemClock;
+    use crate::node::embedded::EmbeddedNode;
 
     fn sight(sent_ms: i64, took_ms: i64, node_ms: u64) -> ClockBaseline {
         ClockBaseline { from_us: sent_ms * 1000, to_us: (sent_ms + took_ms) * 1000, node_ms }
+    }
+
+    #[test]
+    fn what_fails_while_a_probe_ends_does_not_vote() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let node = Arc::new(EmbeddedNode::new("run-0", Arc::clone(&clock)));
+        let bounds = Bounds { clock_bound_ms: 60_000, fence_retention_ms: 600_000 };
+        let board = Arc::new(Mutex::new(Board::new(vec!["a".into()], 100)));
+        let member = Member::new(0, node, clock, Keys::new("q"), bounds, board);
+        // The probe has seen that it votes, and another thread now sees that its clock stepped.
+        member.doubt("its clock stepped");
+        member.stand(Standing::Voting("marker".into()));
+        assert!(!member.is_voting());
     }
 
     #[test]
