@@ -56,6 +56,11 @@ pub trait Node: Send + Sync + 'static {
     /// Address without password, for people.
     fn address(&self) -> &str;
 
+    /// Whether what it publishes comes here, as far as is known.
+    fn hears(&self) -> bool {
+        true
+    }
+
     /// Connections open now: (in use by calls, in use by hints).
     fn connections(&self) -> (usize, usize) {
         (1, 0)

@@ -2,7 +2,7 @@
 //! hold up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -53,6 +53,8 @@ pub(crate) struct Watched {
     hung: Mutex<Vec<Call>>,
     /// What it does not do at all.
     refuses: Mutex<Option<Script>>,
+    /// Whether it lets nobody listen.
+    mute: AtomicBool,
     acquires: AtomicU64,
 }
 
@@ -80,7 +82,14 @@ impl Node for Watched {
     }
 
     fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
-        self.node.subscribe(channel)
+        match self.hears() {
+            true => self.node.subscribe(channel),
+            false => Box::pin(std::future::ready(Err(NodeError::Redis("NOPERM".into())))),
+        }
+    }
+
+    fn hears(&self) -> bool {
+        !self.mute.load(Ordering::Relaxed)
     }
 
     fn unsubscribe(&self, channel: &str) {
@@ -99,6 +108,11 @@ impl Node for Watched {
 impl Watched {
     pub(crate) fn hang(&self) {
         *self.hangs.lock() = Hangs::Always;
+    }
+
+    /// From now on it lets nobody listen.
+    pub(crate) fn mute(&self) {
+        self.mute.store(true, Ordering::Relaxed);
     }
 
     /// Only with calls of this kind.
@@ -157,6 +171,7 @@ impl Api {
             hangs: Mutex::new(Hangs::Never),
             hung: Mutex::default(),
             refuses: Mutex::default(),
+            mute: AtomicBool::new(false),
             acquires: AtomicU64::new(0),
         };
         let nodes: Vec<_> = connections.map(|node| Arc::new(watch(node))).collect();

@@ -266,8 +266,11 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::node::Script;
+    use crate::quorum::fixture::Api;
 
     const ALL: u64 = u64::MAX;
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn has_rung(bell: &Bell) -> bool {
         bell.rung(3, Duration::from_secs(1)).now_or_never().is_some()
@@ -295,6 +298,43 @@ mod tests {
         bell.reset();
         bell.ring(ALL, Tag::UNKNOWN);
         assert!(has_rung(&bell));
+    }
+
+    async fn is_told(subscription: &Subscription) -> bool {
+        let rung = subscription.bell().rung(3, Duration::from_millis(1));
+        tokio::time::timeout(SECOND, rung).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn observers_hear_of_a_release_whose_caller_has_left() {
+        let [api, _] = Api::pair().await;
+        let channels = api.scope.channels();
+        let observer = api.engine.hub().listen(channels, false).await;
+        let lease = api.acquire().await;
+        assert!(api.release(&lease).await);
+        assert!(api.engine.hub().is_alone(channels));
+
+        let lease = api.acquire().await;
+        observer.bell().reset();
+        api.nodes.iter().for_each(|node| node.hang_with(Script::Release));
+        assert!(api.release(&lease).now_or_never().is_none());
+        api.nodes.iter().for_each(|node| node.go_on());
+        assert_eq!(api.holders(&lease), [false; 3]);
+        assert!(is_told(&observer).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_at_another_server_are_told_also_where_this_one_can_listen_to_nobody() {
+        let [api, other] = Api::pair().await;
+        api.nodes.iter().for_each(|node| node.mute());
+        let _here = api.engine.hub().listen(api.scope.channels(), true).await;
+        let there = other.engine.hub().listen(api.scope.channels(), true).await;
+        for release in 1..=3 {
+            let lease = api.acquire().await;
+            there.bell().reset();
+            assert!(api.release(&lease).await);
+            assert!(is_told(&there).await, "release {release}");
+        }
     }
 
     #[tokio::test]

@@ -23,6 +23,22 @@ impl Drop for Unsent<'_> {
     }
 }
 
+/// A release that the nodes do not tell this server, since it knows. Where whoever asked for it has left, those
+/// who listen here are told all the same: what they ask the nodes comes behind it.
+struct Untold<'a> {
+    engine: &'a Engine,
+    channels: &'a [Arc<str>],
+    tag: Option<Tag>,
+}
+
+impl Drop for Untold<'_> {
+    fn drop(&mut self) {
+        if let Some(tag) = self.tag {
+            self.engine.hub.released(self.channels, tag, false);
+        }
+    }
+}
+
 impl Engine {
     /// Takes a lease away on every node. `Ok(true)` where a quorum may have held it.
     ///
@@ -44,7 +60,7 @@ impl Engine {
         // node confirms late, those who wait here must hear from it.
         let ahead = matches!(scope, Scope::Records(_))
             && self.hub.is_alone(channels)
-            && self.members.iter().all(|member| member.is_voting());
+            && self.members.iter().all(|member| member.is_voting() && member.node().hears());
         let tag = if ahead { Tag::from_bits(self.clock.random_bits()) } else { Tag::UNKNOWN };
         let tell = if ahead { Tell::Others(tag) } else { Tell::Everybody };
         let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
@@ -55,6 +71,7 @@ impl Engine {
         if ahead {
             self.hub.ring_ahead(channels, tag);
         }
+        let mut untold = Untold { engine: self, channels, tag: ahead.then_some(tag) };
         let (mut count, quorum) = (Count::new(self.total()), quorum_of(self.total()));
         let mut others = false;
         // Those who wait here shall be told of a quorum, unless that takes long.
@@ -99,12 +116,15 @@ impl Engine {
                 None => break Err(count.nodes()),
             }
         };
+        untold.tag = None;
         // An extension that was carried is known to one at least of so many that held it.
         if outcome.is_ok() {
             unsent.nodes = 0;
         }
         if count.yes > 0 {
-            self.hub.released(channels, tag, count.yes >= quorum && !others);
+            // Where this server cannot listen, whoever does is another one.
+            let alone = !others && self.members.iter().all(|member| member.node().hears());
+            self.hub.released(channels, tag, count.yes >= quorum && alone);
         }
         outcome.map(|()| count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
     }

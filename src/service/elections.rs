@@ -15,7 +15,7 @@ use tokio::sync::{Notify, broadcast};
 use super::leases::{count_extension, unavailable};
 use super::{Held, Holder, Inspection, Lease, Nodes, Note, Primitive, Service, ServiceError};
 use crate::domain::{LeaseHandle, Name, Value};
-use crate::node::calls::Renewal;
+use crate::node::calls::{Renewal, Scope};
 
 /// Changes kept for an observer that reads slowly; one that is slower still skips to the latest.
 const CHANGES_KEPT: usize = 64;
@@ -44,6 +44,18 @@ impl LeaderView {
             None => "vacant".to_owned(),
         };
         Self { holder: seen.holder, revision, waiters: seen.waiters, nodes: seen.nodes }
+    }
+}
+
+/// A value is being stored: tells so however that ends. Whoever proclaims it may leave before it hears.
+struct Told<'a> {
+    service: &'a Service,
+    scope: Scope,
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.service.engine.publish(self.scope.channels());
     }
 }
 
@@ -281,14 +293,49 @@ impl Service {
             note.value = Some(value);
             // At least the latest that a quorum stores is among what was read.
             note.edition = note.edition.next(began_us, clock.random_bits());
+            let _told = Told { service: self, scope: held.scope(self.engine.keys()) };
             let lease = round(Some(&note)).await?;
             // Stored by a quorum, or replaced there by a later edition already.
             Ok(Lease { note, ..lease })
         }
         .await;
         count_extension(Primitive::Election, &proclaimed);
-        let lease = proclaimed?;
-        self.engine.publish(held.scope(self.engine.keys()).channels());
-        Ok(lease)
+        proclaimed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::domain::Candidate;
+    use crate::node::Script;
+    use crate::quorum::fixture::Api;
+    use crate::service::{AcquireOptions, Target, WaitLimits};
+
+    #[tokio::test(start_paused = true)]
+    async fn observers_hear_of_a_value_whose_leader_has_left_while_it_was_stored() {
+        let [api, _] = Api::pair().await;
+        let limits = WaitLimits { waiters_max: 10, waiters_per_name_max: 10 };
+        let service = Service::new(Arc::clone(&api.engine), limits);
+        let name = Name::new("a").unwrap();
+        let note = Note { candidate: Candidate::new("c").ok(), ..Note::default() };
+        let options = AcquireOptions { ttl_ms: 30_000, wait_ms: 0, note, request: None };
+        let lease = service.acquire(&Target::Election(name.clone()), &options).await.unwrap().deliver();
+        let key: Arc<str> = api.engine.keys().election(&name).into();
+        let observer = api.engine.hub().listen(&[key], false).await;
+        observer.bell().reset();
+
+        api.nodes.iter().for_each(|node| node.hang_with(Script::Extend));
+        let mut proclaim = Box::pin(service.proclaim(&name, lease.handle, Value::new("new").unwrap()));
+        assert!(proclaim.as_mut().now_or_never().is_none(), "it reads");
+        api.nodes.iter().for_each(|node| node.go_on());
+        api.nodes.iter().for_each(|node| node.hang_with(Script::Extend));
+        assert!(proclaim.as_mut().now_or_never().is_none(), "it stores");
+        drop(proclaim);
+        api.nodes.iter().for_each(|node| node.go_on());
+        let rung = observer.bell().rung(3, Duration::from_millis(1));
+        assert!(tokio::time::timeout(Duration::from_secs(1), rung).await.is_ok());
     }
 }

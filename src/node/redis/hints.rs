@@ -42,6 +42,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Notify,
     connected: AtomicBool,
+    /// The node let us subscribe, the last time, on this connection.
+    hears: AtomicBool,
     sink: OnceLock<Arc<dyn HintSink>>,
 }
 
@@ -99,6 +101,7 @@ impl Hints {
             state: Mutex::default(),
             changed: Notify::new(),
             connected: AtomicBool::new(false),
+            hears: AtomicBool::new(false),
             sink: OnceLock::new(),
         });
         let work = Work { address, target, ping_every, idle, shared: shared.clone(), told: None };
@@ -147,6 +150,10 @@ impl Hints {
 
     pub(super) fn is_connected(&self) -> bool {
         self.shared.connected.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn hears(&self) -> bool {
+        self.shared.hears.load(Ordering::Relaxed)
     }
 }
 
@@ -200,6 +207,7 @@ impl Work {
             let since = Instant::now();
             let end = self.serve(connection, &mut missed).await;
             self.shared.connected.store(false, Ordering::Relaxed);
+            self.shared.hears.store(false, Ordering::Relaxed);
             match end {
                 End::Idle => self.shared.unconfirm_all(&NodeError::Dropped),
                 End::Lost(reason) => {
@@ -301,6 +309,7 @@ impl Work {
                     }
                     Err(error) => return Err(error),
                 };
+                self.shared.hears.store(outcome.is_ok(), Ordering::Relaxed);
                 self.settle(batch, &outcome);
             }
             for batch in unsubscribe.chunks(BATCH_MAX) {

@@ -197,6 +197,10 @@ impl Node for RedisNode {
         &self.address
     }
 
+    fn hears(&self) -> bool {
+        self.hints.hears()
+    }
+
     fn connections(&self) -> (usize, usize) {
         (usize::from(self.queue.is_open()), usize::from(self.hints.is_connected()))
     }
