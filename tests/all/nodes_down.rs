@@ -380,6 +380,16 @@ async fn nodes_without_memory_or_write_permission_abstain() {
     set(0, "min-replicas-to-write", "0");
     set(1, "min-replicas-to-write", "0");
     eventually("it works again", || async { api.acquire(&free, json!({})).await.status == 200 }).await;
+    // A user who may not do all that scripts do.
+    for command in ["set", "mget", "setrange", "del"] {
+        server.all_voting().await;
+        let acl = |i: usize, rule: char| {
+            cluster.nodes[i].command::<()>(&["ACL", "SETUSER", "default", &format!("{rule}{command}")]);
+        };
+        [0, 1].into_iter().for_each(|i| acl(i, '-'));
+        are_told_of(&api, "takes no writes").await;
+        [0, 1].into_iter().for_each(|i| acl(i, '+'));
+    }
 }
 
 #[tokio::test]
