@@ -12,7 +12,8 @@ use super::leases::{holder, read_note, room_key, unavailable, write_note};
 use super::semaphores::{Doubt, NoSlots, Picked};
 use super::waiting::{Queued, Ticket, Wish};
 use super::{
-    AcquireOptions, Granted, Holder, Lease, Nodes, Note, Service, ServiceError, Target, retry_after,
+    AcquireOptions, Granted, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
+    retry_after,
 };
 use crate::domain::{LeaseHandle, LeaseId, RequestId, Token, digest_of_set};
 use crate::node::calls::{Ask, Claim, Holding, Renewal, Scope};
@@ -78,6 +79,18 @@ struct Doubted {
     doubt: Doubt,
     /// The leases for which they were refused.
     rivals: Vec<LeaseId>,
+}
+
+/// Counts how long was waited, also by whoever leaves.
+struct Waited {
+    primitive: Primitive,
+    since: Instant,
+}
+
+impl Drop for Waited {
+    fn drop(&mut self) {
+        metrics().waited(self.primitive, self.since.elapsed());
+    }
 }
 
 pub(super) struct Contender<'a> {
@@ -186,9 +199,8 @@ impl<'a> Contender<'a> {
             Err(why) => return Err(why),
         };
         self.seated = true;
-        let result = Box::pin(self.wait_and_contend(ticket)).await;
-        metrics().waited(self.target.primitive(), self.started.elapsed());
-        result
+        let _waited = Waited { primitive: self.target.primitive(), since: self.started };
+        Box::pin(self.wait_and_contend(ticket)).await
     }
 
     async fn wait_and_contend(&mut self, ticket: Ticket) -> Result<Granted, ServiceError> {

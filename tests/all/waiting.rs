@@ -55,6 +55,19 @@ async fn a_waiter_gets_the_lock_when_it_is_released_at_the_same_or_another_serve
     }
 }
 
+#[tokio::test]
+async fn how_long_was_waited_is_counted_for_those_who_left_too() {
+    let cluster = Cluster::new(1);
+    let server = cluster.server(&[]).await;
+    let (api, name) = (server.api(), unique("left"));
+    api.acquire(&name, json!({})).await.ok();
+    let waiting = wait(&api, &name, json!({"wait_ms": 50_000}));
+    eventually("it waits", || async { waiters(&api, &name).await == 1 }).await;
+    waiting.abort();
+    let count = r#"quorate_wait_duration_seconds_count{primitive="lock"}"#;
+    eventually("it is counted", || async { api.metric(count).await == 1.0 }).await;
+}
+
 /// As a proxy does that asks once more before it gave up.
 #[tokio::test]
 async fn the_same_request_waiting_twice_gets_its_lease_twice_and_at_once() {
