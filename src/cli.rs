@@ -171,6 +171,9 @@ fn target_of(args: &RunArgs) -> Result<Target, &'static str> {
     if args.election.is_none() && (args.candidate.is_some() || args.value.is_some()) {
         return Err("--candidate and --value go with --election");
     }
+    if args.election.is_some() && args.owner.is_some() {
+        return Err("--owner does not go with --election: see --candidate");
+    }
     if let Some(name) = args.semaphore.clone() {
         let limit = args.limit.ok_or("--semaphore needs --limit")?;
         return Ok(Target::Semaphore { name, limit, permits: args.permits.unwrap_or(1) });
@@ -341,6 +344,7 @@ mod tests {
             &["run", "--semaphore", "a", "--", "true"],
             &["run", "--lock", "a", "--limit", "3", "--", "true"],
             &["run", "--lock", "a", "--candidate", "me", "--", "true"],
+            &["run", "--election", "a", "--owner", "me", "--", "true"],
             &["run", "--lock", "a", "--tll", "3s", "--", "true"],
             &["run", "--lock", "a", "--ttl", "soon", "--", "true"],
         ] {
@@ -360,10 +364,12 @@ mod tests {
         for (words, value) in [
             (&["serve", "--insecure-no-auth"][..], Some(true)),
             (&["serve", "--insecure-no-auth=false"], Some(false)),
+            (&["serve", "--insecure-no-auth=1"], Some(true)),
+            (&["serve", "--insecure-no-auth=No"], Some(false)),
             (&["serve"], None),
         ] {
             let Command::Serve(args) = parse(words).unwrap().command else { panic!("{words:?}") };
-            assert_eq!(args.settings.insecure_no_auth, value);
+            assert_eq!(args.settings.insecure_no_auth.map(|switch| switch.0), value);
         }
     }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use self::settings::Settings;
-pub use self::values::{Listen, LogFormat, RedisUrl, Secret, Span};
+pub use self::values::{Listen, LogFormat, RedisUrl, Secret, Span, Switch};
 use crate::domain::{Name, TTL_MS_MAX};
 
 /// The commented file with every setting and its default.
@@ -218,9 +218,9 @@ impl Config {
             threads: settings.threads.unwrap_or(1),
             log_format: settings.log_format.unwrap_or(LogFormat::Text),
             log_level: settings.log_level.unwrap_or_else(|| default_log_level.to_owned()),
-            log_requests: settings.log_requests.unwrap_or(false),
+            log_requests: settings.log_requests.is_some_and(|switch| switch.0),
         };
-        config.check(role, settings.insecure_no_auth.unwrap_or(false), &mut wrong);
+        config.check(role, settings.insecure_no_auth.is_some_and(|switch| switch.0), &mut wrong);
         if wrong.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(wrong)) }
     }
 
@@ -424,7 +424,7 @@ mod tests {
         let env = [("QUORATE_KEY_PREFIX", "123"), ("QUORATE_LOG_REQUESTS", "true"), ("QUORATE_THREADS", "4")];
         let settings = gather(&Settings::default(), &env, "").unwrap();
         assert_eq!(settings.key_prefix.as_deref(), Some("123"));
-        assert_eq!(settings.log_requests, Some(true));
+        assert_eq!(settings.log_requests, Some(Switch(true)));
         assert_eq!(settings.threads, Some(4));
     }
 
@@ -593,7 +593,7 @@ mod tests {
         }
         for open in ["0.0.0.0:8080", "[::]:8080", "10.0.0.1:80"] {
             assert!(serve(on(open)).unwrap_err().to_string().contains("--insecure-no-auth"), "{open}");
-            assert!(serve(Settings { insecure_no_auth: Some(true), ..on(open) }).is_ok(), "{open}");
+            assert!(serve(Settings { insecure_no_auth: Some(Switch(true)), ..on(open) }).is_ok(), "{open}");
             assert!(serve(Settings { api_keys: Some("keys".into()), ..on(open) }).is_ok(), "{open}");
             assert!(Config::new(on(open), Role::Dev { nodes: 3 }).is_ok(), "{open}");
         }

@@ -124,7 +124,7 @@ impl Line {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"position": 1}))]
 pub struct WaitingEvent {
-    /// The position in this server's queue; 1 is next.
+    /// The position in this server's queue on arrival; 1 is next.
     #[schema(value_type = u64, minimum = 0)]
     position: usize,
 }

@@ -7,7 +7,7 @@
 pub mod process;
 pub mod run;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -216,9 +216,24 @@ impl fmt::Display for Problem {
         }
         let of_holder = |key: &str| self.holder.as_ref()?.get(key)?.as_str();
         if let Some(owner) = of_holder("owner").or_else(|| of_holder("candidate")) {
-            write!(f, " (held by {owner})")?;
+            write!(f, " (held by {})", Printable(owner))?;
         }
         write!(f, " [{}]", self.code)
+    }
+}
+
+/// What somebody else wrote, for a terminal or a log: it must not act on either.
+struct Printable<'a>(&'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for letter in self.0.chars() {
+            match letter.is_control() {
+                true => write!(f, "{}", letter.escape_default())?,
+                false => f.write_char(letter)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -714,4 +729,18 @@ fn causes(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_does_not_act_on_a_terminal() {
+        let owner = "ev\u{1b}[31mil\u{7}\nquorate: ré\u{9b}leased";
+        let problem = json!({"code": "lock_held", "detail": "Held.", "holder": {"owner": owner}});
+        let problem: Problem = serde_json::from_value(problem).unwrap();
+        let told = r"Held. (held by ev\u{1b}[31mil\u{7}\nquorate: ré\u{9b}leased) [lock_held]";
+        assert_eq!(problem.to_string(), told);
+    }
 }

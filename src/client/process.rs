@@ -22,9 +22,17 @@ use tokio::time::{Instant, sleep};
 
 use super::exit;
 
-/// What is passed on to the command, and what ends waiting for a lease.
-const FORWARDED: [Signal; 6] =
-    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+/// What is passed on to the command, and what ends waiting for a lease: all that would end us and leave the
+/// command behind without its lease, but for what nobody can catch and what tells of a fault of our own.
+fn forwarded() -> impl Iterator<Item = Signal> {
+    use Signal::*;
+    Signal::iterator().filter(|signal| {
+        let is_fault = matches!(signal, SIGILL | SIGTRAP | SIGBUS | SIGFPE | SIGSEGV | SIGSYS);
+        let is_harmless = matches!(signal, SIGCHLD | SIGCONT | SIGURG | SIGWINCH);
+        let stops = matches!(signal, SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU);
+        !(is_fault || is_harmless || stops || *signal == SIGKILL)
+    })
+}
 
 /// What the terminal itself sends to all of its foreground group.
 const OF_TERMINAL: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
@@ -41,7 +49,7 @@ impl Signals {
     pub fn new() -> io::Result<Self> {
         let ignored = ignored_signals();
         let (sender, receiver) = mpsc::unbounded_channel();
-        for number in FORWARDED {
+        for number in forwarded() {
             if ignored & (1 << (number as u32 - 1)) != 0 {
                 continue;
             }

@@ -10,7 +10,7 @@ use figment::{Figment, Metadata, Profile, Provider};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, ENV_PREFIX, Listen, LogFormat, Secret, Span};
+use super::{ConfigError, ENV_PREFIX, Listen, LogFormat, Secret, Span, Switch};
 use crate::domain::wrong_toml;
 
 /// What flags, environment or file said. A field that nobody named is `None`.
@@ -93,7 +93,7 @@ pub struct Settings {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_name = "BOOL", help_heading = "Access")]
     #[serde(deserialize_with = "scalar")]
-    pub insecure_no_auth: Option<bool>,
+    pub insecure_no_auth: Option<Switch>,
 
     /// Certificate chain (PEM) for HTTPS, re-read when it changes
     #[arg(long, value_name = "FILE", help_heading = "Access")]
@@ -196,7 +196,7 @@ pub struct Settings {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_name = "BOOL", help_heading = "Process")]
     #[serde(deserialize_with = "scalar")]
-    pub log_requests: Option<bool>,
+    pub log_requests: Option<Switch>,
 }
 
 impl Settings {

@@ -40,6 +40,22 @@ impl Serialize for Span {
     }
 }
 
+/// A truth value as settings spell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Switch(pub bool);
+
+impl FromStr for Switch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => Ok(Self(true)),
+            "false" | "no" | "off" | "0" => Ok(Self(false)),
+            _ => Err(format!("{text:?} is neither true nor false")),
+        }
+    }
+}
+
 /// Where to listen: an IP address and a port, or `localhost` and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen(pub SocketAddr);

@@ -267,7 +267,9 @@ fn a_command_that_is_deaf_is_killed() {
 fn signals_reach_the_command() {
     let server = DevServer::start();
     let folder = tempfile::tempdir().unwrap();
-    for (name, status) in [("TERM", 31), ("INT", 32), ("HUP", 33), ("USR1", 34), ("USR2", 35), ("QUIT", 36)] {
+    for (status, name) in (31..)
+        .zip(["TERM", "INT", "HUP", "USR1", "USR2", "QUIT", "ALRM", "VTALRM", "PROF", "IO", "XCPU", "ABRT"])
+    {
         let ready = folder.path().join(name);
         let script =
             format!("trap 'exit {status}' {name}; touch {}; while :; do sleep 0.05; done", ready.display());
