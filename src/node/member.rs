@@ -429,9 +429,8 @@ impl Member {
         let verdict = {
             let mut board = self.board.lock();
             let trouble = match seen {
-                Ok((identity, marker, hindrance)) => {
+                Ok((identity, marker)) => {
                     board.saw(self.index, identity, marker, began, now);
-                    self.hinder(hindrance);
                     None
                 }
                 Err(why) => {
@@ -463,11 +462,8 @@ impl Member {
         }
     }
 
-    /// Who the node is, its marker, and what keeps it from granting anything.
-    async fn look(
-        self: &Arc<Self>,
-        running: bool,
-    ) -> Result<(super::Identity, Option<String>, Option<String>), NodeError> {
+    /// Who the node is, and its marker. Notes what keeps it from granting anything.
+    async fn look(self: &Arc<Self>, running: bool) -> Result<(super::Identity, Option<String>), NodeError> {
         let identity = self.node.identify().await?;
         let status = Arc::new(calls::status(&self.keys));
         let answer = self.ask(&status).await?;
@@ -479,21 +475,21 @@ impl Member {
             self.refused_token.store(false, Ordering::Relaxed);
         }
         let (mut marker, error) = calls::read_status(answer)?;
-        let hindrance = match error {
+        self.hinder(match error {
             Some(error) => Some(format!("takes no writes: {error}")),
             None if self.refused_token.load(Ordering::Relaxed) => Some(format!(
                 "this server's clock is more than {} s ahead of the node's",
                 self.bounds.clock_bound_ms / 1000
             )),
             None => None,
-        };
+        });
         if marker.is_none() && running {
             let note = quarantine::note(self.clock.random_bits());
             let answer = self.ask(&Arc::new(calls::mark(&self.keys, None, &note))).await;
             // Out of memory it stays blank.
             marker = answer.ok().and_then(|answer| calls::read_marker(&answer).ok()).flatten();
         }
-        Ok((identity, marker, hindrance))
+        Ok((identity, marker))
     }
 
     fn hinder(&self, why: Option<String>) {

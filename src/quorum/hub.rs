@@ -273,7 +273,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn has_rung(bell: &Bell) -> bool {
-        bell.rung(3, Duration::from_secs(1)).now_or_never().is_some()
+        bell.rung(3, SECOND).now_or_never().is_some()
     }
 
     #[tokio::test]

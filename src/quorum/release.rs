@@ -57,7 +57,8 @@ impl Engine {
         let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
         let channels = scope.channels();
         // Of a semaphore, others may have released other slots: all news are news there. And what a
-        // node confirms late, those who wait here must hear from it.
+        // node confirms late, those who wait here must hear from it. Where this server cannot listen, the one
+        // who does is another one.
         let ahead = matches!(scope, Scope::Records(_))
             && self.hub.is_alone(channels)
             && self.members.iter().all(|member| member.is_voting() && member.node().hears());
@@ -122,9 +123,7 @@ impl Engine {
             unsent.nodes = 0;
         }
         if count.yes > 0 {
-            // Where this server cannot listen, whoever does is another one.
-            let alone = !others && self.members.iter().all(|member| member.node().hears());
-            self.hub.released(channels, tag, count.yes >= quorum && alone);
+            self.hub.released(channels, tag, count.yes >= quorum && !others);
         }
         outcome.map(|()| count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
     }

@@ -371,8 +371,8 @@ impl<'a> Driver<'a> {
             let rest = &self.output[self.written..];
             match Pin::new(&mut *self.stream).poll_write(cx, rest) {
                 Poll::Pending => {
-                    // Under a steady load all of it never is. Only what is mostly written is moved, so that
-                    // each byte is at most once.
+                    // Under a steady load all of it never is. Moved only where less is left than was written,
+                    // so that in all no more is moved than written.
                     if self.written > self.output.len() / 2 {
                         self.output.drain(..self.written);
                         self.written = 0;
