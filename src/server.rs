@@ -19,7 +19,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -34,13 +33,10 @@ use crate::node::embedded::EmbeddedNode;
 use crate::node::redis::{RedisNode, RedisOptions};
 use crate::quorum::{Engine, EngineOptions};
 use crate::service::{Service, WaitLimits};
-use crate::telemetry::{self, metrics, trace};
+use crate::telemetry::{metrics, trace};
 
 use connection::{Hub, Rules};
 use tls::Tls;
-
-/// How often the metrics' housekeeping runs.
-const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Kept back from `shutdown_timeout` for the last steps.
 const LAST_STEPS: Duration = Duration::from_millis(500);
@@ -69,7 +65,7 @@ struct Layers {
 }
 
 /// Nodes → engine → service → routes, from settings.
-fn assemble(config: &Config, prometheus: PrometheusHandle) -> Result<Layers, StartError> {
+fn assemble(config: &Config) -> Result<Layers, StartError> {
     let engine = engine(config)?;
     let limits =
         WaitLimits { waiters_max: config.waiters_max, waiters_per_name_max: config.waiters_per_name_max };
@@ -87,7 +83,7 @@ fn assemble(config: &Config, prometheus: PrometheusHandle) -> Result<Layers, Sta
         keys: keys.clone(),
         render_metrics: Arc::new(move || {
             gauges.refresh_gauges();
-            prometheus.render()
+            metrics().render()
         }),
     };
     Ok(Layers { engine, service, keys, router: api::router(Arc::new(app)) })
@@ -127,8 +123,6 @@ fn engine(config: &Config) -> Result<Arc<Engine>, StartError> {
 /// # Errors
 /// When it cannot start: says what is in the way.
 pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
-    let prometheus =
-        telemetry::install().map_err(|cause| StartError::new("cannot collect metrics", cause))?;
     // Before anything that takes time, so that a taken port is told at once.
     let listener = listener::bind(config.listen)
         .map_err(|cause| StartError::new(&format!("cannot listen on {}", config.listen), cause))?;
@@ -140,7 +134,7 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
         let started = trace::start(endpoint.as_str(), config.otlp_sample_ratio);
         started.map_err(|cause| StartError::new("otlp_endpoint", cause))?;
     }
-    let layers = assemble(&config, prometheus.clone())?;
+    let layers = assemble(&config)?;
 
     match role {
         // Embedded nodes are new at each start, which nobody but us can know.
@@ -160,7 +154,7 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
     let hub = Hub::new(layers.router.clone(), rules);
     // Aborted when this returns, whichever way.
     let mut tasks = JoinSet::new();
-    tasks.spawn(housekeeping(Arc::clone(&hub), prometheus));
+    tasks.spawn(housekeeping(Arc::clone(&hub)));
     let sweeping = Arc::clone(&hub);
     tasks.spawn(async move { sweeping.sweep().await });
     watch_files(&mut tasks, &config, &layers, tls.as_ref(), &signals.reread);
@@ -256,18 +250,13 @@ async fn emptied(hub: &Hub, budget: Duration, close: impl Fn()) {
     let _ = timeout(budget, all_gone).await;
 }
 
-/// Keeps the figures of `/metrics` fresh, and small.
-async fn housekeeping(hub: Arc<Hub>, prometheus: PrometheusHandle) {
+/// Keeps figures of `/metrics` fresh.
+async fn housekeeping(hub: Arc<Hub>) {
     let mut every = tokio::time::interval(Duration::from_secs(1));
-    let mut upkept = Instant::now();
     loop {
         every.tick().await;
         metrics().http_connections.set(hub.connections() as f64);
         metrics().http_in_flight.set(hub.in_flight() as f64);
-        if upkept.elapsed() >= UPKEEP_EVERY {
-            prometheus.run_upkeep();
-            upkept = Instant::now();
-        }
     }
 }
 

@@ -18,7 +18,7 @@ use axum::extract::Request;
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
-use metrics::{Counter, Histogram, counter, histogram};
+use prometheus::{Histogram, IntCounter};
 use tokio::time::Instant;
 
 use super::auth::{KeyRing, Scope};
@@ -72,7 +72,7 @@ fn method_index(method: &Method) -> usize {
 struct Meter {
     seconds: Histogram,
     /// In the order of [`STATUSES`]; made when first needed.
-    requests: [OnceLock<Counter>; STATUSES.len()],
+    requests: [OnceLock<IntCounter>; STATUSES.len()],
 }
 
 /// Every status that the API answers with. Others, which only a bug could bring, count as the last.
@@ -113,8 +113,7 @@ impl Route {
 
     fn meter(&self, method: usize) -> &Meter {
         self.meters[method].get_or_init(|| Meter {
-            seconds: histogram!("quorate_http_request_duration_seconds",
-                "method" => METHODS[method], "route" => self.template.clone()),
+            seconds: telemetry::metrics().http_seconds.with_label_values(&[METHODS[method], &self.template]),
             requests: Default::default(),
         })
     }
@@ -123,11 +122,11 @@ impl Route {
         let meter = self.meter(method);
         let at = STATUSES.iter().position(|&known| known == status).unwrap_or(STATUSES.len() - 1);
         let requests = meter.requests[at].get_or_init(|| {
-            counter!("quorate_http_requests_total", "method" => METHODS[method],
-                "route" => self.template.clone(), "status" => STATUSES[at].to_string())
+            let labels = [METHODS[method], &self.template, &STATUSES[at].to_string()];
+            telemetry::metrics().http_requests.with_label_values(&labels)
         });
-        requests.increment(1);
-        meter.seconds.record(took);
+        requests.inc();
+        meter.seconds.observe(took.as_secs_f64());
     }
 
     /// Whether the request may come in; notes the key for the extractors.

@@ -268,7 +268,7 @@ impl<'a> Contender<'a> {
                     return Ok(*granted);
                 }
                 Try::Split(refusal) => {
-                    metrics().split_votes.increment(1);
+                    metrics().split_votes.inc();
                     self.choose_primary(&refusal);
                     splits += 1;
                     if let Some(ticket) = ticket {

@@ -167,7 +167,7 @@ impl Rooms {
             let mut together = self.together.lock();
             records.for_each(|record| *together.entry(record.into()).or_default() += 1);
         }
-        metrics().waiters.increment(1.0);
+        metrics().waiters.inc();
         Ok(Ticket { rooms: Arc::clone(self), key: Arc::clone(key), wish, seat, board })
     }
 
@@ -309,7 +309,7 @@ impl Drop for Ticket {
             seat.wake.notify_one();
         }
         self.rooms.waiters.fetch_sub(1, Ordering::AcqRel);
-        metrics().waiters.decrement(1.0);
+        metrics().waiters.dec();
     }
 }
 
