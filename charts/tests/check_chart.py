@@ -540,12 +540,21 @@ def check_node_scripts():
             server = start()
             check(cli("get", "pre:node").startswith("1 "), "node scripts: the marker did not survive a restart")
             check(script("ready.sh").returncode != 0, "node scripts: a restarted node counts as ready at once")
-            # The wait itself: the same script with a second in place of five minutes.
+            # The wait itself: the same script, told how long the node is up. It is that of the longest lease
+            # ever allowed, which the marker names; what is no marker says nothing.
             ready = base / "conf" / "ready.sh"
-            ready.write_text(re.sub(r"-ge \d+", "-ge 1", ready.read_text()))
-            time.sleep(2.1)
-            check(script("ready.sh").returncode == 0, "node scripts: a node that waited is not ready")
-            ready.write_text(re.sub(r"-ge 1\b", "-ge 1000", ready.read_text()))
+            text = ready.read_text()
+            for marker, wait in [("1 gone d 3 300000", 318), ("1 gone d 3 600000", 621), ("1 gone d 3 60000", 318),
+                                 ("1 gone d 3 599999", 621), ("1 gone d 3 86400000", 87279), ("1 gone d 3 86400001", 318),
+                                 ("1 gone d 3 18446744073709551615", 318), ("1 gone d 3 0600000", 318), ("1 gone d 3", 318),
+                                 ("2 gone d 3 600000", 318), ("blank 600000 0 0 600000", 318), (None, 318)]:
+                cli("set", "pre:node", marker) if marker else cli("del", "pre:node")
+                for up, is_ready in [(wait - 1, False), (wait, True)]:
+                    ready.write_text(re.sub(r"^( *)up=.*$", rf"\1up={up}", text, flags=re.M))
+                    check((script("ready.sh").returncode == 0) == is_ready,
+                          f"node scripts: marked {marker!r}, up for {up} s: ready is not {is_ready}: {script('ready.sh')}")
+            ready.write_text(text)
+            check(script("ready.sh").returncode != 0, "node scripts: a node that lost its marker is ready at once")
             mark()
             check(script("ready.sh").returncode == 0, "node scripts: a node marked anew is not ready")
             print("  bundled nodes: config and probes hold on a real redis-server")

@@ -123,8 +123,9 @@ app.kubernetes.io/part-of: quorate
 {{- end -}}
 
 {{/*
-How long a restarted node abstains, in whole seconds: the largest lease and its drift (1 %),
-and some seconds until every server has looked again.
+How long a restarted node abstains, in whole seconds: the longest lease and its drift (1 %),
+and some seconds until every server has looked again. Longer where maxTtlSeconds was larger
+before, which only the nodes know (ready.sh in redis.yaml).
 */}}
 {{- define "quorate.quarantineSeconds" -}}
 {{- $ttl := int .Values.config.maxTtlSeconds -}}
