@@ -66,9 +66,28 @@ REFUSED_BY_TEMPLATE = [
     ("keys and no keys", {**BUNDLED, "auth": {"existingSecret": "a", "insecureNoAuth": True}}, "exclude each other"),
     ("half a certificate", {**BUNDLED, "tls": {"enabled": True, "certificate": "-----BEGIN CERTIFICATE-----\n"}}, "privateKey"),
     ("client certificates of nobody", {**BUNDLED, "tls": {"enabled": True, "clientCA": True}}, "clientCACertificate"),
+    ("a setting by yet another way", {**BUNDLED, "extraEnv": [{"name": "QUORATE_MAX_TTL", "value": "1m"}]}, "config.maxTtlSeconds"),
     ("two disruption budgets", {**BUNDLED, "podDisruptionBudget": {"minAvailable": 1, "maxUnavailable": 1}}, "exactly one"),
     ("a scale upside down", {**BUNDLED, "autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 2}}, "more than"),
 ]
+# Settings that the chart sets from values of their own, and those values: given as environment they would be
+# passed over, or hold for the servers and not for the init job, the probes and the nodes.
+OWN_SETTINGS = {
+    "QUORATE_LISTEN": "service.port",
+    "QUORATE_REDIS": "redis.urls",
+    "QUORATE_REDIS_FILE": "redis.existingSecret",
+    "QUORATE_REDIS_PASSWORD_FILE": "redis.passwordSecret",
+    "QUORATE_REDIS_CA": "redis.caSecret",
+    "QUORATE_KEY_PREFIX": "config.keyPrefix",
+    "QUORATE_MAX_TTL": "config.maxTtlSeconds",
+    "QUORATE_SHUTDOWN_TIMEOUT": "config.shutdownTimeoutSeconds",
+    "QUORATE_API_KEYS": "auth.existingSecret",
+    "QUORATE_INSECURE_NO_AUTH": "auth.insecureNoAuth",
+    "QUORATE_TLS_CERT": "tls.enabled",
+    "QUORATE_TLS_KEY": "tls.enabled",
+    "QUORATE_TLS_CLIENT_CA": "tls.clientCA",
+}
+REFUSED_BY_TEMPLATE += [(name, {**BUNDLED, "config": {"extra": {name: "1"}}}, value) for name, value in OWN_SETTINGS.items()]
 
 complaints = []
 counts = {"rendered": 0, "objects": 0, "validated": 0, "refused": 0}
@@ -228,6 +247,18 @@ def check_references(where, documents, values):
                 if mount:
                     refer(owner, "Secret", mounted[mount["name"]][0], [value.rsplit("/", 1)[1]])
             known_settings(f"{where}: {owner}", environment)
+
+
+def check_extra(where, documents, values):
+    """Settings by the name of their variable arrive as they were written, and none that the chart sets itself."""
+    (full, deployment), = names(documents, "Deployment").items()
+    for variable in deployment["spec"]["template"]["spec"]["containers"][0]["env"]:
+        name = variable["name"]
+        check(not name.startswith("QUORATE_") or name in OWN_SETTINGS, f"{where}: {name} in config.extra would be passed over")
+    data = names(documents, "ConfigMap")[full]["data"]
+    for name, value in values.get("config", {}).get("extra", {}).items():
+        text = json.dumps(value) if isinstance(value, (bool, int, float)) else value
+        check(data.get(name) == text, f"{where}: {name} is {data.get(name)!r}, not {text!r}")
 
 
 def known_settings(where, environment):
@@ -400,6 +431,7 @@ def check_values_file(path, promtool):
             check(len(name) <= 63, f"{where}: the name {name} is too long")
     check_selectors(where, documents)
     check_references(where, documents, values)
+    check_extra(where, documents, values)
     check_hardening(where, documents)
     check_secrets(where, documents)
     check_bundled(where, documents, values)

@@ -161,6 +161,28 @@ Deployment, so that nothing renders while one stands.
 {{- if and .Values.tls.enabled .Values.tls.clientCA (not .Values.tls.existingSecret) (not .Values.tls.clientCACertificate) -}}
 {{- fail "quorate: tls.clientCA needs the CA: tls.clientCACertificate, or ca.crt in tls.existingSecret" -}}
 {{- end -}}
+{{- /* These would be passed over, or hold for the servers and not for all that must agree with them. */ -}}
+{{- $own := dict
+  "QUORATE_LISTEN" "service.port (the pods' own port is fixed)"
+  "QUORATE_REDIS" "redis.urls"
+  "QUORATE_REDIS_FILE" "redis.existingSecret or redis.urls"
+  "QUORATE_REDIS_PASSWORD_FILE" "redis.passwordSecret or redis.bundled.auth"
+  "QUORATE_REDIS_CA" "redis.caSecret"
+  "QUORATE_KEY_PREFIX" "config.keyPrefix"
+  "QUORATE_MAX_TTL" "config.maxTtlSeconds"
+  "QUORATE_SHUTDOWN_TIMEOUT" "config.shutdownTimeoutSeconds"
+  "QUORATE_API_KEYS" "auth.existingSecret or auth.keys"
+  "QUORATE_INSECURE_NO_AUTH" "auth.insecureNoAuth"
+  "QUORATE_TLS_CERT" "tls.enabled, and tls.existingSecret or tls.certificate"
+  "QUORATE_TLS_KEY" "tls.enabled, and tls.existingSecret or tls.privateKey"
+  "QUORATE_TLS_CLIENT_CA" "tls.clientCA" -}}
+{{- $extra := keys (.Values.config.extra | default dict) -}}
+{{- range .Values.extraEnv }}{{ $extra = append $extra .name }}{{ end -}}
+{{- range $name := sortAlpha $extra -}}
+{{- with get $own $name -}}
+{{- fail (printf "quorate: %s has no place in config.extra or extraEnv; set %s" $name .) -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.podDisruptionBudget -}}
 {{- if and .enabled (eq (eq (toString .minAvailable) "") (eq (toString .maxUnavailable) "")) -}}
 {{- fail "quorate: set exactly one of podDisruptionBudget.minAvailable and .maxUnavailable (the other to \"\")" -}}
