@@ -64,7 +64,14 @@ REFUSED_BY_TEMPLATE = [
     ("two sorts of nodes", {"redis": {"urls": ["redis://a"], "bundled": {"enabled": True}}}, "exactly one way"),
     ("a node twice", {"redis": {"urls": ["redis://a", "redis://b", "redis://a"]}}, "twice"),
     ("keys and no keys", {**BUNDLED, "auth": {"existingSecret": "a", "insecureNoAuth": True}}, "exclude each other"),
-    ("half a certificate", {**BUNDLED, "tls": {"enabled": True, "certificate": "-----BEGIN CERTIFICATE-----\n"}}, "privateKey"),
+    ("half a certificate", {**BUNDLED, "tls": {"enabled": True, "certificate": "-----BEGIN CERTIFICATE-----\n"}}, "without tls.privateKey"),
+    ("the other half", {**BUNDLED, "tls": {"enabled": True, "privateKey": "-----BEGIN PRIVATE KEY-----\n"}}, "without tls.certificate"),
+    ("a selector's label for all", {**BUNDLED, "commonLabels": {"app.kubernetes.io/component": "x"}}, "commonLabels: app.kubernetes.io/component"),
+    ("a label of objects for all", {**BUNDLED, "commonLabels": {"helm.sh/chart": "x"}}, "commonLabels: helm.sh/chart"),
+    ("a selector's label for servers", {**BUNDLED, "podLabels": {"app.kubernetes.io/name": "x"}}, "podLabels: app.kubernetes.io/name"),
+    ("a selector's label for nodes", {"redis": {"bundled": {"enabled": True, "podLabels": {"app.kubernetes.io/instance": "x"}}}}, "redis.bundled.podLabels: app.kubernetes.io/instance"),
+    ("a label of objects for the service", {**BUNDLED, "service": {"labels": {"app.kubernetes.io/version": "x"}}}, "service.labels: app.kubernetes.io/version"),
+    ("a label for all and for servers", {**BUNDLED, "commonLabels": {"team": "a"}, "podLabels": {"team": "b"}}, "podLabels: team"),
     ("client certificates of nobody", {**BUNDLED, "tls": {"enabled": True, "clientCA": True}}, "clientCACertificate"),
     ("a setting by yet another way", {**BUNDLED, "extraEnv": [{"name": "QUORATE_MAX_TTL", "value": "1m"}]}, "config.maxTtlSeconds"),
     ("two disruption budgets", {**BUNDLED, "podDisruptionBudget": {"minAvailable": 1, "maxUnavailable": 1}}, "exactly one"),
@@ -188,6 +195,10 @@ def check_selectors(where, documents):
             check(d["spec"]["scaleTargetRef"]["name"] == full, f"{name} scales something else")
             deployment = names(documents, "Deployment")[full]
             check("replicas" not in deployment["spec"], f"{where}: the Deployment fights its autoscaler")
+        if d["kind"] == "Deployment":
+            strategy = d["spec"]["strategy"]
+            # No schema says so, but the API server does.
+            check(strategy["type"] == "RollingUpdate" or "rollingUpdate" not in strategy, f"{name} has {strategy}")
         if d["kind"] == "ServiceMonitor":
             services = names(documents, "Service")
             hit = [s for s in services.values() if matches(d["spec"]["selector"]["matchLabels"], s["metadata"]["labels"])]
@@ -259,6 +270,17 @@ def check_extra(where, documents, values):
     for name, value in values.get("config", {}).get("extra", {}).items():
         text = json.dumps(value) if isinstance(value, (bool, int, float)) else value
         check(data.get(name) == text, f"{where}: {name} is {data.get(name)!r}, not {text!r}")
+
+
+def check_test(where, documents):
+    """The test asks for no lease that its servers would refuse."""
+    (deployment,) = names(documents, "Deployment").values()
+    environment = {e["name"]: e.get("value") for e in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    for pod in names(documents, "Pod").values():
+        args = pod["spec"]["containers"][0]["args"]
+        if "--ttl" in args:
+            ttl, longest = args[args.index("--ttl") + 1], environment["QUORATE_MAX_TTL"]
+            check(0 < int(ttl[:-1]) <= int(longest[:-1]), f"{where}: helm test takes a lock for {ttl}, allowed are {longest}")
 
 
 def known_settings(where, environment):
@@ -432,6 +454,7 @@ def check_values_file(path, promtool):
     check_selectors(where, documents)
     check_references(where, documents, values)
     check_extra(where, documents, values)
+    check_test(where, documents)
     check_hardening(where, documents)
     check_secrets(where, documents)
     check_bundled(where, documents, values)

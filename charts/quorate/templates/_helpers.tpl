@@ -158,6 +158,9 @@ Deployment, so that nothing renders while one stands.
 {{- if and .Values.tls.certificate (not .Values.tls.privateKey) -}}
 {{- fail "quorate: tls.certificate without tls.privateKey" -}}
 {{- end -}}
+{{- if and .Values.tls.privateKey (not .Values.tls.certificate) -}}
+{{- fail "quorate: tls.privateKey without tls.certificate" -}}
+{{- end -}}
 {{- if and .Values.tls.enabled .Values.tls.clientCA (not .Values.tls.existingSecret) (not .Values.tls.clientCACertificate) -}}
 {{- fail "quorate: tls.clientCA needs the CA: tls.clientCACertificate, or ca.crt in tls.existingSecret" -}}
 {{- end -}}
@@ -181,6 +184,27 @@ Deployment, so that nothing renders while one stands.
 {{- range $name := sortAlpha $extra -}}
 {{- with get $own $name -}}
 {{- fail (printf "quorate: %s has no place in config.extra or extraEnv; set %s" $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- /* A label given twice is refused by the API server, or breaks a selector. */ -}}
+{{- $podLabels := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/part-of" -}}
+{{- $allLabels := concat $podLabels (list "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart") -}}
+{{- $labels := dict
+  "commonLabels" .Values.commonLabels
+  "podLabels" .Values.podLabels
+  "redis.bundled.podLabels" $redis.bundled.podLabels
+  "service.labels" .Values.service.labels
+  "serviceMonitor.labels" .Values.serviceMonitor.labels
+  "prometheusRule.labels" .Values.prometheusRule.labels
+  "dashboard.labels" .Values.dashboard.labels -}}
+{{- range $where, $given := $labels -}}
+{{- range $label := keys ($given | default dict) | sortAlpha -}}
+{{- if has $label (hasSuffix "podLabels" $where | ternary $podLabels $allLabels) -}}
+{{- fail (printf "quorate: %s: %s is a label of the chart's own" $where $label) -}}
+{{- end -}}
+{{- if and (ne $where "commonLabels") (hasKey ($.Values.commonLabels | default dict) $label) -}}
+{{- fail (printf "quorate: %s: %s is in commonLabels, too" $where $label) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.podDisruptionBudget -}}
