@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 
 import helm_python as helm
 import kubernetes_validate
@@ -74,6 +75,7 @@ REFUSED_BY_TEMPLATE = [
     ("a label for all and for servers", {**BUNDLED, "commonLabels": {"team": "a"}, "podLabels": {"team": "b"}}, "podLabels: team"),
     ("client certificates of nobody", {**BUNDLED, "tls": {"enabled": True, "clientCA": True}}, "clientCACertificate"),
     ("a setting by yet another way", {**BUNDLED, "extraEnv": [{"name": "QUORATE_MAX_TTL", "value": "1m"}]}, "config.maxTtlSeconds"),
+    ("a node whose port cannot be told", {"redis": {"urls": ["redis://u:p@[::1/0"]}}, "networkPolicy.redisPorts"),
     ("two disruption budgets", {**BUNDLED, "podDisruptionBudget": {"minAvailable": 1, "maxUnavailable": 1}}, "exactly one"),
     ("a scale upside down", {**BUNDLED, "autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 2}}, "more than"),
 ]
@@ -283,6 +285,22 @@ def check_test(where, documents):
             check(0 < int(ttl[:-1]) <= int(longest[:-1]), f"{where}: helm test takes a lock for {ttl}, allowed are {longest}")
 
 
+def check_egress(where, documents, values):
+    """Servers and init job may go wherever they must."""
+    policies = names(documents, "NetworkPolicy")
+    (full,) = names(documents, "Deployment")
+    policy = values.get("networkPolicy", {})
+    nodes = names(documents, "Secret").get(f"{full}-nodes", {}).get("stringData", {}).get("urls", "").split()
+    # Of nodes in a secret of one's own nothing is known.
+    wanted = set(policy.get("redisPorts", [])) or {urllib.parse.urlsplit(url).port or 6379 for url in nodes} or {6379}
+    for name in (full, f"{full}-init"):
+        if name in policies:
+            rules = policies[name]["spec"]["egress"]
+            ports = [port["port"] for port in rules[1]["ports"]]
+            check(sorted(ports) == sorted(wanted), f"{where}: {name} lets out to {ports}, nodes are at {wanted}")
+            check(rules[2:] == policy.get("extraEgress", []), f"{where}: {name} has not all of extraEgress")
+
+
 def known_settings(where, environment):
     """Environment that no setting listens to: silently the default."""
     page = ROOT / "docs" / "operations.md"
@@ -455,6 +473,7 @@ def check_values_file(path, promtool):
     check_references(where, documents, values)
     check_extra(where, documents, values)
     check_test(where, documents)
+    check_egress(where, documents, values)
     check_hardening(where, documents)
     check_secrets(where, documents)
     check_bundled(where, documents, values)
@@ -466,6 +485,16 @@ def check_values_file(path, promtool):
     check("<nil>" not in text and "%!" not in text, f"{where}: a value printed as nil or with a wrong verb")
     check(not re.search(r": [\"']?\d\.?\d*e\+\d+", text), f"{where}: a number in scientific notation")
     return len(documents)
+
+
+def check_ports():
+    """Of a node's URL, as the server reads it."""
+    for url, port in [("redis://a", 6379), ("rediss://a:6380", 6380), ("redis://a:6380/0", 6380), ("redis://:x:7@a/0", 6379),
+                      ("redis://u:p%40:9@a.b.svc:6381/1?protocol=resp3", 6381), ("rediss://[fd00::6379]/0", 6379),
+                      ("rediss://u:p@[fd00::1]:6382", 6382), ("redis://10.0.0.1:06383", 6383), ("redis://a:", 6379)]:
+        documents = [d for _, d in objects(render({"redis": {"urls": [url]}}))]
+        ports = names(documents, "NetworkPolicy")[f"{RELEASE}-quorate"]["spec"]["egress"][1]["ports"]
+        check([p["port"] for p in ports] == [port], f"network policy: {url} is at {port}, not at {ports}")
 
 
 def check_refusals():
@@ -639,6 +668,7 @@ def main():
         defaults = helm.lint(CHART, {}, strict=True)
     check(not defaults["errors"], f"the defaults do not lint: {defaults['errors']}")
     check_refusals()
+    check_ports()
     check_schema_is_complete()
     check_node_scripts()
 
