@@ -80,15 +80,11 @@ fn dispatch(command: Command) -> ExitCode {
         Command::Openapi { version: OpenapiVersion::V30 } => print(&api::openapi_3_0_json()),
         Command::Completions { shell } => {
             let mut text = Vec::new();
-            clap_complete::generate(shell, &mut command_for_docs(), "quorate", &mut text);
+            clap_complete::generate(shell, &mut self::command(), "quorate", &mut text);
             print_bytes(&text)
         }
         Command::Man => manual(),
     }
-}
-
-fn command_for_docs() -> clap::Command {
-    command()
 }
 
 fn serve(args: &ServeArgs, role: Role) -> ExitCode {
@@ -103,7 +99,8 @@ fn serve(args: &ServeArgs, role: Role) -> ExitCode {
     let log_format = config.log_format;
     let nodes = config.redis.len();
     let ended = server::block_on(config.threads, nodes, server::run(config, role));
-    if let (Ok(Err(cause)), LogFormat::Json) = (&ended, log_format) {
+    let is_heard = tracing::enabled!(tracing::Level::ERROR);
+    if let (Ok(Err(cause)), LogFormat::Json, true) = (&ended, log_format, is_heard) {
         // Where the log is for machines, the last words are too.
         tracing::error!(%cause, "cannot serve");
         return ExitCode::from(1);
@@ -237,7 +234,7 @@ fn new_key(name: &str, scopes: &[String], prefixes: &[String]) -> ExitCode {
 /// One page for all commands, each with its own section.
 fn manual() -> ExitCode {
     let mut text = Vec::new();
-    let mut command = command_for_docs();
+    let mut command = command();
     command.build();
     if let Err(cause) = clap_mangen::Man::new(command.clone()).render(&mut text) {
         return wrong(1, cause);
@@ -376,7 +373,7 @@ mod tests {
     #[test]
     fn manual_and_completions_can_be_made() {
         let mut text = Vec::new();
-        clap_complete::generate(clap_complete::Shell::Bash, &mut command(), "quorate", &mut text);
+        clap_complete::generate(clap_complete::Shell::Bash, &mut self::command(), "quorate", &mut text);
         assert!(String::from_utf8(text).unwrap().contains("healthcheck"));
     }
 }

@@ -16,22 +16,28 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self):
+        try:
+            self._extend()
+        finally:  # whatever goes wrong here: work that nobody extends a lease for has lost it
+            if not self._done.is_set():
+                self.lost.set()
+
+    def _extend(self):
         lease, pause = self.lease, self.lease.ttl / 3
         while True:
             left = lease.valid_until - lease.ttl / 10 - time.monotonic()
             if self._done.wait(max(0, min(pause, left))):
                 return
             if left <= pause:
-                break  # time is up
+                return  # time is up
             try:
                 # A server that hangs must leave time for another try.
                 lease.extend(timeout=min(left - pause, lease.ttl / 4))
                 pause = lease.ttl / 3
             except (Refused, OSError) as error:
                 if isinstance(error, Refused) and error.code == "lease_lost":
-                    break
+                    return
                 pause = lease.ttl / 30  # no quorum or no server: as long as there is time, again
-        self.lost.set()
 
     def __enter__(self):
         self._thread.start()

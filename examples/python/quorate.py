@@ -2,6 +2,7 @@
 
 Standard library only. An SDK generated from the OpenAPI document does as well (docs/clients.md).
 """
+import http.client
 import json
 import os
 import sys
@@ -21,19 +22,22 @@ class Refused(Exception):
 
 
 def call(method, path, body=None, timeout=10.0):
-    """One request; raises Refused, or OSError where no server answers."""
+    """One request; raises Refused, or OSError where no server answers, or not all of it arrives."""
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get("QUORATE_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(URL + path, data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        if error.headers.get_content_type() == "application/problem+json":
-            raise Refused(json.load(error)) from None
-        raise Refused({"code": f"http_{error.code}"}) from None  # a proxy in between
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.headers.get_content_type() == "application/problem+json":
+                raise Refused(json.load(error)) from None
+            raise Refused({"code": f"http_{error.code}"}) from None  # a proxy in between
+    except (http.client.HTTPException, ValueError) as error:
+        raise OSError(f"no whole answer: {error!r}") from error
 
 
 class Lease:

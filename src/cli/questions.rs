@@ -9,7 +9,7 @@ use super::args::{
     AskArgs, ElectionCommand, FenceCommand, LeaseArgs, LockCommand, MultilockCommand, NoteArgs,
     SemaphoreCommand, TtlArgs,
 };
-use crate::client::{Ask, Client, Failure, ServerArgs, Target, check_name, new_request_id};
+use crate::client::{ANSWER_GRACE, Ask, Client, Failure, ServerArgs, Target, check_name, new_request_id};
 
 /// One thing to ask of a server.
 pub(super) enum Question {
@@ -161,7 +161,7 @@ pub(super) async fn answer(question: Question) -> Result<Value, Failure> {
             Ok(client.acquire(&target, &ask, &request_id).await?.answer)
         }
         Question::Call { server, method, path, body, wait } => {
-            let within = wait + Duration::from_secs(10);
+            let within = wait + ANSWER_GRACE;
             Client::new(&server)?.call(method, &path, body.as_ref(), within).await
         }
         Question::List { server, prefix } => {

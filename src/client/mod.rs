@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use rand::Rng as _;
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Certificate, Identity, Method, Url};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -25,7 +25,7 @@ use crate::domain::{Name, of_connecting};
 const WAIT_CHUNK: Duration = Duration::from_secs(60);
 
 /// Added to the time that the server was asked to take.
-const ANSWER_GRACE: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_GRACE: Duration = Duration::from_secs(10);
 
 /// How long a server may be unreachable, restarting or without a quorum, once it has
 /// answered, before waiting is given up.
@@ -143,7 +143,11 @@ impl Failure {
 
     /// Whether the same may succeed a moment later.
     fn is_passing(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Unreachable { .. })
+        match self {
+            Self::Unavailable(problem) => problem.status >= 400,
+            Self::Unreachable { .. } => true,
+            _ => false,
+        }
     }
 
     fn of(problem: Problem) -> Self {
@@ -154,6 +158,8 @@ impl Failure {
             }
             (_, "lease_lost" | "stale_token") => Self::Lost(problem),
             (401 | 403, _) => Self::Denied(problem),
+            // Of a proxy: Quorate has a code of its own for each.
+            (408 | 425 | 429, code) if code.starts_with("http_") => Self::Unavailable(problem),
             (400..=499, _) => Self::Invalid(problem),
             _ => Self::Unavailable(problem),
         }
@@ -473,6 +479,8 @@ impl Client {
         }
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
+        let elsewhere = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+        let elsewhere = elsewhere.filter(|_| status.is_redirection()).map(str::to_owned);
         let bytes = response.bytes().await.map_err(unreachable)?;
         if status.is_success() {
             return serde_json::from_slice(&bytes).map_err(|_| Failure::Nonsense);
@@ -482,7 +490,10 @@ impl Client {
         if problem.code.is_empty() {
             // A proxy in between, mostly.
             problem.code = format!("http_{}", status.as_u16());
-            problem.title = status.canonical_reason().unwrap_or("refused").to_owned();
+            problem.title = match elsewhere {
+                Some(url) => format!("redirects to {}", Printable(&url)),
+                None => status.canonical_reason().unwrap_or("refused").to_owned(),
+            };
         }
         Err(Failure::of(problem))
     }
@@ -620,8 +631,8 @@ impl Client {
     /// [`Failure::Lost`] when it is gone for good.
     pub async fn extend(&self, target: &Target, lease: &Lease, within: Duration) -> Result<Instant, Failure> {
         let mut body = target.body();
+        // By the lease's own ttl: another may be longer than the server grants by now.
         body.insert("lease_id".to_owned(), json!(lease.lease_id));
-        body.insert("ttl_ms".to_owned(), json!(lease.ttl_ms));
         let sent = Instant::now();
         let answer =
             self.call(Method::POST, &target.extend_path(), Some(&Value::Object(body)), within).await?;

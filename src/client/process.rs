@@ -12,9 +12,10 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getpgrp, tcgetpgrp};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -22,16 +23,20 @@ use tokio::time::{Instant, sleep};
 
 use super::exit;
 
-/// What is passed on to the command, and what ends waiting for a lease: all that would end us and leave the
-/// command behind without its lease, but for what nobody can catch and what tells of a fault of our own.
-fn forwarded() -> impl Iterator<Item = Signal> {
+/// What is passed on to the command, and what ends waiting for a lease: all that would end us and leave
+/// the command behind without its lease, but for what nobody can catch and what tells of a fault of our
+/// own. By the number that arrives, what it is passed on as: realtime signals have no names to send them
+/// by, and are there to end a service, if anything.
+fn forwarded() -> impl Iterator<Item = (i32, Signal)> {
     use Signal::*;
-    Signal::iterator().filter(|signal| {
+    let named = Signal::iterator().filter(|signal| {
         let is_fault = matches!(signal, SIGILL | SIGTRAP | SIGBUS | SIGFPE | SIGSEGV | SIGSYS);
         let is_harmless = matches!(signal, SIGCHLD | SIGCONT | SIGURG | SIGWINCH);
         let stops = matches!(signal, SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU);
         !(is_fault || is_harmless || stops || *signal == SIGKILL)
-    })
+    });
+    let realtime = libc::SIGRTMIN()..=libc::SIGRTMAX();
+    named.map(|signal| (signal as i32, signal)).chain(realtime.map(|number| (number, SIGTERM)))
 }
 
 /// What the terminal itself sends to all of its foreground group.
@@ -49,19 +54,24 @@ impl Signals {
     pub fn new() -> io::Result<Self> {
         let ignored = ignored_signals();
         let (sender, receiver) = mpsc::unbounded_channel();
-        for number in forwarded() {
-            if ignored & (1 << (number as u32 - 1)) != 0 {
+        for (number, passed_on) in forwarded() {
+            if ignored & (1 << (number - 1)) != 0 {
                 continue;
             }
-            let mut arrivals = signal(SignalKind::from_raw(number as i32))?;
+            let mut arrivals = signal(SignalKind::from_raw(number))?;
             let sender = sender.clone();
-            tokio::spawn(
-                async move { while arrivals.recv().await.is_some() && sender.send(number).is_ok() {} },
-            );
+            tokio::spawn(async move {
+                while arrivals.recv().await.is_some() && sender.send(passed_on).is_ok() {}
+            });
         }
         // So that `next` waits for ever rather than ends when all are ignored.
         tokio::spawn(async move { sender.closed().await });
         Ok(Self(receiver))
+    }
+
+    /// One that has arrived already.
+    pub fn arrived(&mut self) -> Option<Signal> {
+        self.0.try_recv().ok()
     }
 
     /// The next signal.
@@ -120,7 +130,7 @@ impl Running {
             return Err(io::ErrorKind::NotFound.into());
         };
         // Whoever started us may ignore the end of children, and then nobody could wait for ours.
-        drop(signal(SignalKind::child())?);
+        let mut ends = signal(SignalKind::child())?;
         let own_group = !at_terminal();
         let mut command = std::process::Command::new(program);
         command.args(arguments);
@@ -135,7 +145,15 @@ impl Running {
         }
         let child = Command::from(command).spawn()?;
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Self { child, pid: Pid::from_raw(pid), own_group })
+        let pid = Pid::from_raw(pid);
+        if getpid().as_raw() == 1 {
+            tokio::spawn(async move {
+                while ends.recv().await.is_some() {
+                    bury_orphans(pid)
+                }
+            });
+        }
+        Ok(Self { child, pid, own_group })
     }
 
     /// Waits for its end. May be dropped and called again.
@@ -225,6 +243,16 @@ impl Running {
     }
 }
 
+/// Waits for all that has ended but the `command`. The first process of a container inherits what lost its
+/// parent, and until somebody has waited for it, each counts as a process.
+fn bury_orphans(command: Pid) {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    while let Ok(status) = waitid(Id::All, look)
+        && let Some(ended) = status.pid().filter(|ended| *ended != command)
+        && waitpid(ended, Some(WaitPidFlag::WNOHANG)).is_ok()
+    {}
+}
+
 /// Whether we are in the foreground of a terminal.
 fn at_terminal() -> bool {
     let terminal = std::fs::File::open("/dev/tty");
@@ -247,9 +275,12 @@ fn family(pid: i32) -> Vec<i32> {
     let mut all = vec![pid];
     let mut next = 0;
     while let Some(&parent) = all.get(next) {
-        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
-        let children = children.unwrap_or_default();
-        all.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+        // Each child is told of at the thread that started it.
+        let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        for thread in threads {
+            let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            all.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+        }
         next += 1;
     }
     all
@@ -298,6 +329,27 @@ mod tests {
             sleep(Duration::from_millis(10)).await;
         }
         panic!("the command's child is still there");
+    }
+
+    #[test]
+    fn what_another_thread_started_is_of_the_family() {
+        let sleeper = std::process::Command::new("sleep");
+        let mut child = std::thread::scope(|threads| {
+            // The thread goes on until its child has been found.
+            let (found, until_found) = std::sync::mpsc::channel::<()>();
+            let (started, child) = std::sync::mpsc::channel();
+            threads.spawn(move || {
+                let mut sleeper = sleeper;
+                started.send(sleeper.arg("60").spawn().unwrap()).unwrap();
+                let _ = until_found.recv();
+            });
+            let child = child.recv().unwrap();
+            assert!(family(std::process::id() as i32).contains(&(child.id() as i32)));
+            drop(found);
+            child
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[tokio::test]

@@ -48,24 +48,28 @@ pub async fn run(client: &Client, job: &Job) -> u8 {
         Err(status) => return status,
     };
     job.tell(format_args!("acquired {}", of_lease(&grant.lease)));
-    let status = match Running::start(&job.command, &variables(&grant.lease)) {
-        Ok(running) => hold(client, job, &grant, running, &mut signals).await,
-        Err(cause) => {
-            let program = job.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-            say(format_args!("{program}: {cause}"));
-            process::status_of_start(&cause)
-        }
+    // What arrives before there is a command would reach nobody.
+    let ended = match signals.arrived() {
+        Some(signal) => Some(process::status_of_signal(signal as i32)),
+        None => match Running::start(&job.command, &variables(&grant.lease)) {
+            Ok(running) => hold(client, job, &grant, running, &mut signals).await,
+            Err(cause) => {
+                let program = job.command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+                say(format_args!("{program}: {cause}"));
+                Some(process::status_of_start(&cause))
+            }
+        },
     };
     // What is lost needs no giving back, but a minority of nodes may still hold remains of it.
-    let within = if status == exit::LOST { TIDY_LOST } else { TIDY_TIMEOUT };
+    let within = if ended.is_none() { TIDY_LOST } else { TIDY_TIMEOUT };
     match client.release(&job.target, &grant.lease, within).await {
         Ok(true) => job.tell("released"),
         Ok(false) => job.tell("was not held any more when it was to be released"),
-        Err(_) if status == exit::LOST => {}
+        Err(_) if ended.is_none() => {}
         // Said aloud: others now wait for the rest of the ttl.
         Err(failure) => say(format_args!("not released, ends with its ttl: {failure}")),
     }
-    status
+    ended.unwrap_or(exit::LOST)
 }
 
 /// The lease, or the status to exit with.
@@ -96,8 +100,15 @@ async fn acquire(client: &Client, job: &Job, signals: &mut Signals) -> Result<Gr
     }
 }
 
-/// Extends while the command runs; ends it when the lease is lost.
-async fn hold(client: &Client, job: &Job, grant: &Grant, mut running: Running, signals: &mut Signals) -> u8 {
+/// Extends while the command runs; ends it when the lease is lost. The status that the command ended with,
+/// or `None` where the lease was lost.
+async fn hold(
+    client: &Client,
+    job: &Job,
+    grant: &Grant,
+    mut running: Running,
+    signals: &mut Signals,
+) -> Option<u8> {
     let lease = &grant.lease;
     let mut watch = Watch::new(lease.ttl_ms, grant.valid_until, job.kill_after);
     let mut next_try = if grant.retried { Instant::now() } else { watch.extend_at() };
@@ -105,18 +116,18 @@ async fn hold(client: &Client, job: &Job, grant: &Grant, mut running: Running, s
     loop {
         let extending = extension.is_some();
         tokio::select! {
-            ended = running.ended() => return match ended {
+            ended = running.ended() => return Some(match ended {
                 Ok(status) => process::status_of(status),
                 Err(cause) => {
                     say(format_args!("cannot wait for the command: {cause}"));
                     exit::NOT_EXECUTABLE
                 }
-            },
+            }),
             signal = signals.next() => running.forward(signal),
             () = sleep_until(watch.act_at()) => {
                 say("the lease could not be extended in time; ending the command");
                 running.end(job.kill_after, signals).await;
-                return exit::LOST;
+                return None;
             }
             () = sleep_until(next_try), if !extending => {
                 extension = Some(Box::pin(client.extend(&job.target, lease, watch.try_for())));
@@ -132,7 +143,7 @@ async fn hold(client: &Client, job: &Job, grant: &Grant, mut running: Running, s
                     Err(Failure::Lost(problem)) => {
                         say(format_args!("lease lost, ending the command: {problem}"));
                         running.end(job.kill_after, signals).await;
-                        return exit::LOST;
+                        return None;
                     }
                     Err(failure) => {
                         job.tell(format_args!("not extended, trying again: {failure}"));

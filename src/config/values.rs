@@ -11,6 +11,9 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
+/// What can be added to any time that there is. Whoever means "for ever" has come far enough.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 impl FromStr for Span {
     type Err = String;
 
@@ -21,6 +24,9 @@ impl FromStr for Span {
             Err(_) => humantime::parse_duration(text)
                 .map_err(|_| format!("{text:?} is no duration such as 3s, 250ms or plain milliseconds"))?,
         };
+        if duration > LONGEST {
+            return Err(format!("{text:?} is longer than a hundred years"));
+        }
         if duration.subsec_nanos() % 1_000_000 != 0 {
             return Err(format!("{text:?} is no whole number of milliseconds"));
         }

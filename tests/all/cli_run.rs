@@ -216,6 +216,97 @@ fn a_lost_lease_ends_the_command_and_what_it_started() {
     }
 }
 
+/// Answers every request of one client in turn; what it was asked.
+fn that_answers(answers: Vec<(&'static str, &'static str)>) -> (String, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for ((head, body), client) in answers.into_iter().zip(listener.incoming()) {
+            let (mut client, mut request) = (client.unwrap(), vec![0; 4096]);
+            // The client writes a small request in one piece.
+            let length = client.read(&mut request).unwrap();
+            let length_of_answer = body.len();
+            let fields = format!("connection: close\r\ncontent-length: {length_of_answer}");
+            write!(client, "HTTP/1.1 {head}\r\n{fields}\r\n\r\n{body}").unwrap();
+            sender.send(text(&request[..length])).unwrap();
+        }
+    });
+    (url, asked)
+}
+
+/// A lease as a server answers it.
+const LEASE: &str = r#"{"lease_id":"l","fencing_token":1,"ttl_ms":600,"validity_ms":590,"waited_ms":0}"#;
+
+#[test]
+fn an_extension_asks_for_what_the_lease_has_whatever_the_server_grants_by_now() {
+    let answers = vec![("200 OK", LEASE), ("200 OK", LEASE), ("200 OK", r#"{"released":true}"#)];
+    let (server, asked) = that_answers(answers);
+    let run = ["run", "--server", &server, "--lock", "a", "--wait", "0", "--ttl", "600ms", "--", "cat"];
+    let mut running = quorate().args(run).stdin(Stdio::piped()).spawn().unwrap();
+    let mut next = || asked.recv_timeout(crate::dev_server::PATIENCE).unwrap();
+    assert!(next().contains("/acquire"));
+    let extension = next();
+    assert!(extension.contains("/extend") && !extension.contains("ttl_ms"), "{extension}");
+    drop(running.stdin.take());
+    assert_eq!(ended(&mut running), 0);
+}
+
+#[test]
+fn a_command_that_ends_with_the_status_of_a_lost_lease_has_not_lost_it() {
+    let trouble = ("503 Service Unavailable", "");
+    let answers = vec![("200 OK", LEASE), trouble, trouble, trouble, trouble, trouble, trouble];
+    let (server, _asked) = that_answers(answers);
+    let run = ["run", "--server", &server, "--lock", "a", "--wait", "0", "--", "sh", "-c", "exit 20"];
+    let output = quorate().args(run).output().unwrap();
+    assert_eq!(output.status.code(), Some(20));
+    assert!(text(&output.stderr).contains("not released"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn what_a_proxy_answers_is_passing_trouble_or_told_at_once() {
+    let free = ("200 OK", LEASE);
+    let given_back = ("200 OK", r#"{"released":true}"#);
+    for passing in ["429 Too Many Requests", "408 Request Timeout", "502 Bad Gateway"] {
+        let (server, _asked) = that_answers(vec![(passing, ""), free, given_back]);
+        let run = ["run", "--server", &server, "--lock", "a", "--wait", "20s", "--", "true"];
+        let output = quorate().args(run).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{passing}: {}", text(&output.stderr));
+    }
+    let (server, _asked) =
+        that_answers(vec![("301 Moved Permanently\r\nlocation: https://elsewhere/", ""); 100]);
+    let started = Instant::now();
+    let run = ["run", "--server", &server, "--lock", "a", "--wait", "20s", "--", "true"];
+    let output = quorate().args(run).output().unwrap();
+    assert_eq!(output.status.code(), Some(70));
+    assert!(text(&output.stderr).contains("redirects to https://elsewhere/"), "{}", text(&output.stderr));
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+}
+
+#[test]
+fn the_first_process_of_a_container_waits_for_orphans_while_the_command_runs() {
+    let server = DevServer::start();
+    // Says when all orphans are waited for, or that some are not.
+    let script = "for i in 1 2 3; do (sh -c 'exit 0' &); done; n=0; \
+        while [ $n -lt 200 ] && grep -q '^State:.Z' /proc/[0-9]*/status; do n=$((n+1)); sleep 0.05; done; \
+        [ $n -lt 200 ]";
+    let run = server.command(&["run", "--lock", "a", "--", "sh", "-c", script]);
+    let mut contained = std::process::Command::new("unshare");
+    contained.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--"]);
+    let can = contained.arg("true").status().is_ok_and(|status| status.success());
+    if !can {
+        return println!("skipped: no unshare, or not allowed to");
+    }
+    let mut contained = std::process::Command::new("unshare");
+    contained.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--"]);
+    contained.arg(run.get_program()).args(run.get_args());
+    for (name, value) in run.get_envs() {
+        value.map(|value| contained.env(name, value));
+    }
+    let output = contained.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
 #[test]
 fn without_a_server_the_command_is_ended_before_the_lease_is_over() {
     let mut server = DevServer::start();
@@ -278,6 +369,21 @@ fn signals_reach_the_command() {
         signal(name, running.id());
         assert_eq!(ended(&mut running), status, "{name}");
         assert!(!server.is_held("a"), "{name}");
+    }
+}
+
+/// They have no names, and service managers use them to end what they started.
+#[test]
+fn a_realtime_signal_ends_the_command_too() {
+    let server = DevServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    for number in ["35", "64"] {
+        let ready = folder.path().join(number);
+        let script = format!("trap 'exit 3' TERM; touch {}; while :; do sleep 0.05; done", ready.display());
+        let mut running = server.command(&["run", "--lock", "a", "--", "sh", "-c", &script]).spawn().unwrap();
+        until("started", || ready.exists());
+        signal(number, running.id());
+        assert_eq!(ended(&mut running), 3, "{number}");
     }
 }
 
@@ -392,6 +498,9 @@ fn wrong_usage_is_told_apart() {
         &["run", "--lock", "a/b", "--", "true"],
         &["run", "--lock", "a", "--ttl", "soon", "--", "true"],
         &["run", "--lock", "a", "--ttl", "1ms", "--", "true"],
+        &["run", "--lock", "a", "--wait", "18446744073709551615", "--", "true"],
+        &["run", "--lock", "a", "--kill-after", "500000000000years", "--", "true"],
+        &["election", "get", "a", "--after", "x", "--wait", "18446744073709551615s"],
         &["run", "--lock", "a", "--server", "nowhere", "--", "true"],
         &["nonsense"],
     ] {
