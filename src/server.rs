@@ -172,24 +172,27 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
     layers.service.drain();
     hub.drain();
     let budget = config.shutdown_timeout.saturating_sub(LAST_STEPS);
+    let ending = async {
+        emptied(&hub, budget, || accepting.abort()).await;
+        accepting.abort();
+        // A vote that comes late may be a grant that nobody got. What stays ends with its ttl.
+        let settled = async {
+            while !layers.engine.is_settled() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let time_left = || config.shutdown_timeout.saturating_sub(started.elapsed() + LAST_STEPS / 5);
+        // A node has so long for its vote, and so long for taking it back.
+        let _ = timeout((2 * config.node_timeout).min(time_left() / 2), settled).await;
+        trace::finish(time_left()).await;
+    };
     tokio::select! {
-        () = emptied(&hub, budget, || accepting.abort()) => {}
+        () = ending => {}
         second = signals.end() => {
             tracing::warn!(signal = second.name, "ended at once");
             return Ok(ExitCode::from(128 + second.number));
         }
     }
-    accepting.abort();
-    // A vote that comes late may be a grant that nobody got. What stays ends with its ttl.
-    let settled = async {
-        while !layers.engine.is_settled() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let time_left = || config.shutdown_timeout.saturating_sub(started.elapsed() + LAST_STEPS / 5);
-    // A node has so long for its vote, and so long for taking it back.
-    let _ = timeout((2 * config.node_timeout).min(time_left() / 2), settled).await;
-    trace::finish(time_left()).await;
     let left = hub.connections();
     tracing::info!(took_ms = started.elapsed().as_millis() as u64, cut_off = left, "ended");
     Ok(ExitCode::SUCCESS)

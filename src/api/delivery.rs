@@ -20,7 +20,7 @@ pub(super) fn json(answer: &impl Serialize) -> Result<Response, Problem> {
 }
 
 /// 200 with a new lease as JSON, the way `show` shows it. If the client leaves before the server
-/// has taken the body, the grant is undone: hyper drops the body unpolled then (docs/protocol.md §1.5).
+/// has taken the body, the grant is undone (docs/protocol.md §1.5).
 pub(super) fn lease(
     granted: Granted,
     show: impl FnOnce(&Lease) -> Result<Vec<u8>, Problem>,
@@ -45,7 +45,8 @@ pub(super) fn to_bytes(answer: &impl Serialize) -> Result<Vec<u8>, Problem> {
     Ok(bytes)
 }
 
-/// A body that keeps the grant once its data is taken, and undoes it when dropped before.
+/// A body that keeps the grant once its data is taken, and undoes it when dropped before. The data is
+/// taken when the end is asked for: to be asked for the data says only that somebody would send it.
 struct Delivery {
     data: Option<Bytes>,
     granted: Option<Granted>,
@@ -59,14 +60,17 @@ impl HttpBody for Delivery {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(granted) = self.granted.take() {
+        let data = self.data.take();
+        if data.is_none()
+            && let Some(granted) = self.granted.take()
+        {
             granted.deliver();
         }
-        Poll::Ready(self.data.take().map(|data| Ok(Frame::data(data))))
+        Poll::Ready(data.map(|data| Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.data.is_none()
+        self.granted.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -300,7 +300,7 @@ pub(super) async fn proclaim(
     operation_id = "getLeader",
     tag = "elections",
     params(NamePath, GetLeader),
-    responses((status = 200, description = "The election, vacant or not.", body = ElectionState), StreamProblems)
+    responses((status = 200, description = "The election, vacant or not.", body = ElectionState), NodeProblems)
 )]
 pub(super) async fn get_leader(
     State(ctx): State<Shared>,

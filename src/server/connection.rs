@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::CONNECTION;
-use axum::http::{HeaderMap, HeaderValue, Request, Response, Version};
+use axum::http::{HeaderValue, Request, Response, Version};
 use bytes::{Buf as _, Bytes};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -39,6 +39,13 @@ use crate::telemetry::{Refusal, metrics};
 
 /// How often overdue connections are looked for, and so how late a deadline may be.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
+
+/// For how long, in sweeps, an answer over HTTP/2 may wait for its client to make room, and up to twice as
+/// long. Over HTTP/1.1 the kernel sees to that.
+const UNREAD_TICKS: u32 = 40;
+
+/// For how long, in sweeps, a connection is new, or its last answer may still be on its way.
+const FRESH_TICKS: u32 = 2;
 
 /// How often, in sweeps, a connection that serves a request is looked at: mostly hyper sees a
 /// client leave at once, but not behind a second request that it has not read yet.
@@ -112,6 +119,9 @@ struct Conn {
     /// Set before `called` is told.
     thrown_out: AtomicBool,
     called: Notify,
+    /// Pieces of answers over HTTP/2 that hyper has taken and found no room for yet, by whether the time
+    /// of [`UNREAD_TICKS`] in which that was had an even number.
+    unread: [AtomicU32; 2],
     /// For the sweeper; it goes when hyper lets go of it.
     socket: OnceLock<Weak<TcpStream>>,
 }
@@ -131,9 +141,26 @@ impl Conn {
         self.requests.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether pieces are left unread that were taken before the present time of [`UNREAD_TICKS`] began. To
+    /// be asked at its end, or they may have been taken a moment ago.
+    fn is_unread(&self, now: u32) -> bool {
+        now % UNREAD_TICKS == UNREAD_TICKS - 1
+            && self.unread[1 - generation(now)].load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether it has only just come, or its last answer gone.
+    fn is_fresh(&self, now: u32) -> bool {
+        !self.is_busy() && now.saturating_sub(self.since.load(Ordering::Relaxed)) < FRESH_TICKS
+    }
+
     fn is(&self, phase: Phase) -> bool {
         !self.is_busy() && self.phase.load(Ordering::Relaxed) == phase as u8
     }
+}
+
+/// Which of [`Conn::unread`] counts what is taken now.
+fn generation(now: u32) -> usize {
+    (now / UNREAD_TICKS % 2) as usize
 }
 
 impl Hub {
@@ -184,6 +211,7 @@ impl Hub {
             spare: beyond.is_some(),
             thrown_out: AtomicBool::new(false),
             called: Notify::new(),
+            unread: Default::default(),
             socket: OnceLock::new(),
         });
         conns.insert(id, Arc::clone(&conn));
@@ -201,11 +229,16 @@ impl Hub {
     }
 
     /// Every connection ends with its present request; idle ones at once. New ones get one
-    /// request answered each, so that a probe can still read "not ready".
+    /// request answered each, so that a probe can still read "not ready". To be called again until no
+    /// connection is left.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        let again = self.draining.swap(true, Ordering::Relaxed);
+        let now = self.now.load(Ordering::Relaxed);
         for conn in self.conns.lock().values() {
-            conn.called.notify_one();
+            // Whoever is told a second time is cut off.
+            if !(conn.is_fresh(now) && (again || conn.is(Phase::Head))) {
+                conn.called.notify_one();
+            }
         }
     }
 
@@ -237,7 +270,9 @@ impl Hub {
                     metrics().refused(Refusal::HeaderTimeout);
                 } else if conn.is(Phase::Idle) && waited > idle {
                     conn.called.notify_one();
-                } else if conn.is_busy() && waited % BUSY_LOOK_TICKS == 1 && conn.has_left() {
+                } else if conn.is_unread(now)
+                    || (conn.is_busy() && waited % BUSY_LOOK_TICKS == 1 && conn.has_left())
+                {
                     conn.thrown_out.store(true, Ordering::Relaxed);
                     conn.called.notify_one();
                 }
@@ -331,12 +366,15 @@ impl Handler {
         let Self { hub, conn } = self;
         let flight = Flight::begin(&hub, &conn);
         let old_http = request.version() < Version::HTTP_2;
+        if !old_http {
+            conn.http2.store(true, Ordering::Relaxed);
+        }
 
         let crowded = conn.spare || flight.beyond > hub.rules.in_flight_max;
         let mut response = if crowded && !is_probe(request.uri().path()) {
             metrics().refused(if conn.spare { Refusal::Connections } else { Refusal::InFlight });
             refusals::overloaded(request.headers())
-        } else if !old_http && size(request.headers()) > hub.rules.header_bytes_max {
+        } else if !old_http && size(&request) > hub.rules.header_bytes_max {
             metrics().refused(Refusal::HeaderBytes);
             refusals::head_too_large(request.headers())
         } else {
@@ -361,7 +399,7 @@ impl Handler {
         if old_http && (conn.spare || hub.draining.load(Ordering::Relaxed)) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Ok(response.map(|body| Counted { body, rest: Bytes::new(), _flight: flight }))
+        Ok(response.map(|body| Counted { body, rest: Bytes::new(), old_http, unread: None, flight }))
     }
 }
 
@@ -377,9 +415,11 @@ fn is_probe(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz" | "/metrics")
 }
 
-/// Bytes of the headers, as HTTP/2 counts them.
-fn size(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+/// Bytes of the head, as HTTP/2 counts them.
+fn size<B>(request: &Request<B>) -> usize {
+    let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    headers.sum::<usize>() + target + request.uri().authority().map_or(0, |host| host.as_str().len())
 }
 
 /// One request in flight, until the last byte of its answer or the client is gone.
@@ -408,11 +448,46 @@ impl Drop for Flight {
 }
 
 /// The body of an answer, with the request's place in the count.
+///
+/// Over HTTP/2, hyper asks for a piece before there is room for it, and for more only when it was sent. So
+/// who wants to know whether a piece was taken waits to be asked for the next one, or for the end.
+/// Over HTTP/1.1 there is always room, and hyper does not ask for an end that it knows: that is done here.
 struct Counted {
     body: Body,
     /// What is left of a piece that was too large.
     rest: Bytes,
-    _flight: Flight,
+    old_http: bool,
+    /// Where the piece that was asked for last counts as unread.
+    unread: Option<usize>,
+    flight: Flight,
+}
+
+impl Counted {
+    /// The piece that was asked for last has been taken.
+    fn is_taken(&mut self) {
+        if let Some(generation) = self.unread.take() {
+            self.flight.conn.unread[generation].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A piece goes out.
+    fn hands_out(&mut self, cx: &mut Context<'_>) {
+        let body = &mut self.body;
+        if !self.old_http {
+            let generation = generation(self.flight.hub.now.load(Ordering::Relaxed));
+            self.flight.conn.unread[generation].fetch_add(1, Ordering::Relaxed);
+            self.unread = Some(generation);
+        } else if self.rest.is_empty() && !body.is_end_stream() && body.size_hint().exact() == Some(0) {
+            // Nothing comes.
+            let _ = Pin::new(body).poll_frame(cx);
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.is_taken();
+    }
 }
 
 impl http_body::Body for Counted {
@@ -423,6 +498,7 @@ impl http_body::Body for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.is_taken();
         if self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose()?.map(Frame::into_data) {
                 Some(Ok(data)) => self.rest = data,
@@ -431,7 +507,9 @@ impl http_body::Body for Counted {
             }
         }
         let piece = self.rest.len().min(PIECE_BYTES);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
+        let piece = self.rest.split_to(piece);
+        self.hands_out(cx);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {

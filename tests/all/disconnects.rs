@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::support::http2::post_unread;
 use crate::support::proxy::Proxy;
 use crate::support::{Api, Cluster, PATIENCE, Server, eventually, number, secret, unique};
 
@@ -45,6 +46,43 @@ fn random_pause(up_to: Duration) -> Duration {
         1 => up_to.mul_f64(random.random::<f64>() / 10.0),
         _ => up_to.mul_f64(random.random()),
     }
+}
+
+#[tokio::test]
+async fn a_lease_that_http_2_has_no_window_for_was_not_delivered() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    for (kind, name, body) in [
+        ("locks", "unread:a", json!({"ttl_ms": 300_000})),
+        ("semaphores", "unread:b", json!({"ttl_ms": 300_000, "limit": 1})),
+    ] {
+        let path = format!("/v1/{kind}/{name}/acquire");
+        let unread = post_unread(api.address(), &path, &body.to_string(), 0).await.unwrap();
+        eventually("granted", || async { !cluster.leases(name).is_empty() }).await;
+        drop(unread);
+        eventually("given back", || async { cluster.leases(name).is_empty() }).await;
+    }
+    // With a window it is delivered, and stays.
+    let body = json!({"ttl_ms": 300_000}).to_string();
+    let read = post_unread(api.address(), "/v1/locks/unread:c/acquire", &body, 65_535).await.unwrap();
+    read.answered().await;
+    api.get("/v1/locks/unread:c").await.ok();
+    assert!(!cluster.leases("unread:c").is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_reads_does_not_stay_for_ever() {
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&[]).await;
+    let api = server.api();
+    // The first has room for its answer and goes on.
+    let read = post_unread(api.address(), "/v1/fencing/a/issue", "{}", 65_535).await.unwrap();
+    let unread = post_unread(api.address(), "/v1/locks/a/acquire", r#"{"ttl_ms": 300000}"#, 0).await.unwrap();
+    eventually("granted", || async { !cluster.leases("a").is_empty() }).await;
+    unread.closed().await;
+    eventually("given back", || async { cluster.leases("a").is_empty() }).await;
+    read.answered().await;
 }
 
 /// Asserts that `name` can be taken again, and how long that took.

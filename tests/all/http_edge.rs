@@ -159,7 +159,14 @@ fn too_large_a_head_or_body_is_refused() {
     let answer = String::from_utf8(output.stdout).unwrap();
     assert!(answer.starts_with("HTTP/2 431") && answer.contains("\"head_too_large\""), "{answer}");
     assert!(answer.contains("x-request-id: "), "{answer}");
-    assert_eq!(metric(&server, "quorate_http_refused_total{reason=\"header_bytes\"}"), 2.0);
+    let output = Command::new("curl")
+        .args(["-si", "--http2-prior-knowledge"])
+        .arg(format!("{}/livez?{}", server.url(), "x".repeat(20_000)))
+        .output()
+        .expect("curl runs");
+    let answer = String::from_utf8(output.stdout).unwrap();
+    assert!(answer.starts_with("HTTP/2 431") && answer.contains("\"head_too_large\""), "{answer}");
+    assert_eq!(metric(&server, "quorate_http_refused_total{reason=\"header_bytes\"}"), 3.0);
     let mut client = Raw::connect(&server);
     client.post("/v1/locks/a/acquire", &format!("{{\"owner\": \"{}\"}}", "x".repeat(70_000)));
     assert!(client.answer().starts_with("HTTP/1.1 413"));
@@ -332,6 +339,50 @@ fn while_a_request_is_finished_probes_read_not_ready() {
 }
 
 #[test]
+fn probes_that_take_their_time_read_not_ready_in_the_end() {
+    let mut server = DevServer::start();
+    let mut slow = Raw::connect(&server);
+    slow.send("POST /v1/locks/a/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{");
+    until("in flight", || metric(&server, "quorate_http_in_flight") >= 1.0);
+    signal("TERM", server.child().id());
+    for _ in 0..8 {
+        let mut probe = Raw::connect(&server);
+        std::thread::sleep(Duration::from_millis(250));
+        let answer = probe.get("/readyz");
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("shutting_down"), "{answer}");
+    }
+    slow.send("}");
+    assert!(slow.answer().starts_with("HTTP/1.1 "));
+    assert_eq!(ended(server.child()), 0);
+}
+
+#[test]
+fn an_http_2_connection_is_known_as_such_however_its_first_bytes_arrive() {
+    let server = DevServer::start_with(&["--header-timeout", "500ms"]);
+    let mut client = Raw::connect(&server);
+    client.send("PR");
+    std::thread::sleep(Duration::from_millis(50));
+    client.send("I * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    client.0.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).unwrap();
+    // GET http://x/livez, its names from the static table.
+    let head = b"\x82\x86\x01\x01x\x04\x06/livez";
+    client.0.write_all(&[0, 0, head.len() as u8, 1, 5, 0, 0, 0, 1]).unwrap();
+    client.0.write_all(head).unwrap();
+    // Pings look like heads to one who does not know.
+    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let until = Instant::now() + Duration::from_millis(2_500);
+    while Instant::now() < until {
+        client.0.write_all(&ping).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    client.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut read = Vec::new();
+    let end = client.0.read_to_end(&mut read).expect_err("the connection is open");
+    assert_eq!(end.kind(), std::io::ErrorKind::WouldBlock);
+    assert!(read.windows(4).any(|piece| piece == b"live"));
+}
+
+#[test]
 fn a_second_signal_ends_at_once_and_the_deadline_ends_in_time() {
     let stuck = |server: &DevServer| {
         let mut client = Raw::connect(server);
@@ -347,6 +398,19 @@ fn a_second_signal_ends_at_once_and_the_deadline_ends_in_time() {
     assert_eq!(server.child().try_wait().unwrap(), None);
     signal("INT", pid);
     assert_eq!(ended(server.child()), 130);
+
+    // Also one that has no client any more, and waits for a collector that does not answer.
+    let collector = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", collector.local_addr().unwrap());
+    let mut server = DevServer::start_with(&["--otlp-endpoint", &endpoint, "--shutdown-timeout", "60s"]);
+    assert!(Raw::connect(&server).get("/livez").starts_with("HTTP/1.1 200"));
+    let pid = server.child().id();
+    signal("TERM", pid);
+    let _sent = collector.accept().unwrap();
+    let told = Instant::now();
+    signal("INT", pid);
+    assert_eq!(ended(server.child()), 130);
+    assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
 
     let mut server = DevServer::start_with(&["--body-timeout", "60s", "--shutdown-timeout", "2s"]);
     let _client = stuck(&server);

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -49,27 +51,52 @@ pub async fn post_unread(address: SocketAddr, path: &str, body: &str, window: u3
     bytes.extend(frame(HEADERS, END_HEADERS, 1, &head));
     bytes.extend(frame(DATA, END, 1, body.as_bytes()));
     stream.write_all(&bytes).await?;
-    Ok(Unread(tokio::spawn(async move { while let Ok(()) = answer_one(&mut stream).await {} })))
+    let ended = Arc::new(Notify::new());
+    let end = Arc::clone(&ended);
+    let reading = tokio::spawn(async move {
+        while let Ok(is_end) = answer_one(&mut stream).await {
+            if is_end {
+                end.notify_one();
+            }
+        }
+    });
+    Ok(Unread { reading, ended })
 }
 
-/// Reads a frame and answers what must be answered.
-async fn answer_one(stream: &mut TcpStream) -> io::Result<()> {
+/// Reads a frame and answers what must be answered. Whether it is the end of the answer.
+async fn answer_one(stream: &mut TcpStream) -> io::Result<bool> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await?;
     let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
     stream.read_exact(&mut payload).await?;
     match (head[3], head[4]) {
-        (SETTINGS, 0) => stream.write_all(&frame(SETTINGS, END, 0, &[])).await,
-        (PING, 0) => stream.write_all(&frame(PING, END, 0, &payload)).await,
-        _ => Ok(()),
+        (SETTINGS, 0) => stream.write_all(&frame(SETTINGS, END, 0, &[])).await?,
+        (PING, 0) => stream.write_all(&frame(PING, END, 0, &payload)).await?,
+        _ => {}
     }
+    Ok(head[3] == DATA && head[4] & END != 0)
 }
 
 /// A connection that is alive and not read; dropping it closes it.
-pub struct Unread(tokio::task::JoinHandle<()>);
+pub struct Unread {
+    reading: tokio::task::JoinHandle<()>,
+    ended: Arc<Notify>,
+}
+
+impl Unread {
+    /// Waits until the server closes it.
+    pub async fn closed(mut self) {
+        let _ = (&mut self.reading).await;
+    }
+
+    /// Waits until all of the answer has come: once.
+    pub async fn answered(&self) {
+        self.ended.notified().await;
+    }
+}
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        self.0.abort();
+        self.reading.abort();
     }
 }
