@@ -12,9 +12,8 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::libc;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,8 +34,17 @@ fn forwarded() -> impl Iterator<Item = (i32, Signal)> {
         let stops = matches!(signal, SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU);
         !(is_fault || is_harmless || stops || *signal == SIGKILL)
     });
-    let realtime = libc::SIGRTMIN()..=libc::SIGRTMAX();
-    named.map(|signal| (signal as i32, signal)).chain(realtime.map(|number| (number, SIGTERM)))
+    named.map(|signal| (signal as i32, signal)).chain(realtime().map(|number| (number, SIGTERM)))
+}
+
+#[cfg(target_os = "linux")]
+fn realtime() -> impl Iterator<Item = i32> {
+    nix::libc::SIGRTMIN()..=nix::libc::SIGRTMAX()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn realtime() -> impl Iterator<Item = i32> {
+    std::iter::empty()
 }
 
 /// What the terminal itself sends to all of its foreground group.
@@ -130,7 +138,7 @@ impl Running {
             return Err(io::ErrorKind::NotFound.into());
         };
         // Whoever started us may ignore the end of children, and then nobody could wait for ours.
-        let mut ends = signal(SignalKind::child())?;
+        let ends = signal(SignalKind::child())?;
         let own_group = !at_terminal();
         let mut command = std::process::Command::new(program);
         command.args(arguments);
@@ -147,11 +155,7 @@ impl Running {
         let pid = child.id().and_then(|id| i32::try_from(id).ok()).ok_or(io::ErrorKind::NotFound)?;
         let pid = Pid::from_raw(pid);
         if getpid().as_raw() == 1 {
-            tokio::spawn(async move {
-                while ends.recv().await.is_some() {
-                    bury_orphans(pid)
-                }
-            });
+            tokio::spawn(bury_orphans(ends, pid));
         }
         Ok(Self { child, pid, own_group })
     }
@@ -243,15 +247,22 @@ impl Running {
     }
 }
 
-/// Waits for all that has ended but the `command`. The first process of a container inherits what lost its
-/// parent, and until somebody has waited for it, each counts as a process.
-fn bury_orphans(command: Pid) {
+/// Waits for all that has ended but the `command`, whenever a child's end is told. The first process of a
+/// container inherits what lost its parent, and until somebody has waited for it, each counts as a process.
+#[cfg(target_os = "linux")]
+async fn bury_orphans(mut ends: tokio::signal::unix::Signal, command: Pid) {
+    use nix::sys::wait::{Id, waitid};
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    while let Ok(status) = waitid(Id::All, look)
-        && let Some(ended) = status.pid().filter(|ended| *ended != command)
-        && waitpid(ended, Some(WaitPidFlag::WNOHANG)).is_ok()
-    {}
+    while ends.recv().await.is_some() {
+        while let Ok(status) = waitid(Id::All, look)
+            && let Some(ended) = status.pid().filter(|ended| *ended != command)
+            && waitpid(ended, Some(WaitPidFlag::WNOHANG)).is_ok()
+        {}
+    }
 }
+
+#[cfg(not(target_os = "linux"))]
+async fn bury_orphans(_: tokio::signal::unix::Signal, _: Pid) {}
 
 /// Whether we are in the foreground of a terminal.
 fn at_terminal() -> bool {

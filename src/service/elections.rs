@@ -141,7 +141,6 @@ impl Service {
         if let Some(watch) = watches.get(name).and_then(Weak::upgrade) {
             return watch;
         }
-        watches.retain(|_, watch| watch.strong_count() > 0);
         let watch = Arc::new(Watch {
             seen: Mutex::default(),
             looked: Notify::new(),
@@ -158,7 +157,7 @@ impl Service {
         let subscription = self.engine.hub().listen(std::slice::from_ref(&channel), false).await;
         while !self.is_draining() {
             subscription.bell().reset();
-            let Some(watch) = watch.upgrade() else { return };
+            let Some(watch) = watch.upgrade() else { break };
             let look = watch.begin();
             let mut pause = SAFETY_POLL;
             match self.inspect(&channel).await {
@@ -183,6 +182,11 @@ impl Service {
                 () = rung => {}
                 () = tokio::time::sleep(pause) => {}
             }
+        }
+        // Unless there is a new one by now.
+        let mut watches = self.watches.by_name.lock();
+        if watches.get(&name).is_some_and(|watch| watch.strong_count() == 0) {
+            watches.remove(&name);
         }
     }
 

@@ -244,7 +244,7 @@ fn an_extension_asks_for_what_the_lease_has_whatever_the_server_grants_by_now() 
     let (server, asked) = that_answers(answers);
     let run = ["run", "--server", &server, "--lock", "a", "--wait", "0", "--ttl", "600ms", "--", "cat"];
     let mut running = quorate().args(run).stdin(Stdio::piped()).spawn().unwrap();
-    let mut next = || asked.recv_timeout(crate::dev_server::PATIENCE).unwrap();
+    let next = || asked.recv_timeout(crate::dev_server::PATIENCE).unwrap();
     assert!(next().contains("/acquire"));
     let extension = next();
     assert!(extension.contains("/extend") && !extension.contains("ttl_ms"), "{extension}");
