@@ -83,40 +83,48 @@ impl Drop for Slot {
 
 /// What a stream sends.
 pub(super) enum Line {
-    /// An event. Without an `id` of its own it is numbered.
-    Event { name: &'static str, id: Option<String>, data: Vec<u8>, last: bool },
+    Event(Event),
     /// A line that clients skip.
     Comment(&'static str),
 }
 
-impl Line {
-    fn event(name: &'static str, data: &impl Serialize) -> Self {
+/// An event. Without an `id` of its own it is numbered.
+pub(super) struct Event {
+    name: &'static str,
+    id: Option<String>,
+    data: Vec<u8>,
+    /// Nothing follows it.
+    last: bool,
+}
+
+impl Event {
+    fn new(name: &'static str, data: &impl Serialize) -> Self {
         // Only a map with keys that are no strings could fail, and no event has one.
         let data = serde_json::to_vec(data).unwrap_or_default();
-        Self::Event { name, id: None, data, last: false }
+        Self { name, id: None, data, last: false }
+    }
+
+    fn last(name: &'static str, data: &impl Serialize) -> Self {
+        Self { last: true, ..Self::new(name, data) }
     }
 
     fn problem(name: &'static str, problem: &Problem, request_id: &str) -> Self {
-        Self::Event { name, id: None, data: problem.to_json(request_id), last: true }
+        Self { name, id: None, data: problem.to_json(request_id), last: true }
     }
 
     fn write(&self, number: u64) -> Bytes {
-        match self {
-            Self::Comment(text) => Bytes::from(format!(": {text}\n\n")),
-            Self::Event { name, id, data, .. } => {
-                let mut head = String::with_capacity(64 + data.len());
-                // Writing into a String cannot fail.
-                let _ = match id {
-                    Some(id) => write!(head, "id: {id}\nevent: {name}\ndata: "),
-                    None => write!(head, "id: {number}\nevent: {name}\ndata: "),
-                };
-                let mut text = head.into_bytes();
-                // JSON has no line breaks outside of strings, and none unescaped in them.
-                text.extend_from_slice(data);
-                text.extend_from_slice(b"\n\n");
-                text.into()
-            }
-        }
+        let Self { name, id, data, .. } = self;
+        let mut head = String::with_capacity(64 + data.len());
+        // Writing into a String cannot fail.
+        let _ = match id {
+            Some(id) => write!(head, "id: {id}\nevent: {name}\ndata: "),
+            None => write!(head, "id: {number}\nevent: {name}\ndata: "),
+        };
+        let mut text = head.into_bytes();
+        // JSON has no line breaks outside of strings, and none unescaped in them.
+        text.extend_from_slice(data);
+        text.extend_from_slice(b"\n\n");
+        text.into()
     }
 }
 
@@ -166,20 +174,14 @@ pub(super) fn held_events<W: Shows>(
     let request_id = headers.get(REQUEST_ID).cloned();
     move |event| {
         let id = request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
-        match event {
-            HoldEvent::Waiting { position } => Line::event("waiting", &WaitingEvent { position }),
-            HoldEvent::Acquired(lease) => Line::event("acquired", &what.show(&lease, ctx.wall_ms())),
-            HoldEvent::Extended(lease) => Line::event("extended", &what.show(&lease, ctx.wall_ms())),
-            HoldEvent::Denied(error) => Line::problem("denied", &error.into(), id),
-            HoldEvent::Lost { nodes } => Line::problem("lost", &Problem::lease_lost(nodes), id),
-            HoldEvent::Released { reason } => {
-                let Line::Event { name, id, data, .. } = Line::event("released", &ReleasedEvent { reason })
-                else {
-                    return Line::Comment("released");
-                };
-                Line::Event { name, id, data, last: true }
-            }
-        }
+        Line::Event(match event {
+            HoldEvent::Waiting { position } => Event::new("waiting", &WaitingEvent { position }),
+            HoldEvent::Acquired(lease) => Event::new("acquired", &what.show(&lease, ctx.wall_ms())),
+            HoldEvent::Extended(lease) => Event::new("extended", &what.show(&lease, ctx.wall_ms())),
+            HoldEvent::Denied(error) => Event::problem("denied", &error.into(), id),
+            HoldEvent::Lost { nodes } => Event::problem("lost", &Problem::lease_lost(nodes), id),
+            HoldEvent::Released { reason } => Event::last("released", &ReleasedEvent { reason }),
+        })
     }
 }
 
@@ -198,13 +200,8 @@ pub(super) async fn observe(
     Ok(answer(slot, all, move |change| match change {
         Ok(view) => {
             let state = ElectionState::new(&name, view);
-            let event = if state.is_vacant() { "vacant" } else { "leader" };
-            match Line::event(event, &state) {
-                Line::Event { name, data, last, .. } => {
-                    Line::Event { name, id: Some(state.revision().to_owned()), data, last }
-                }
-                comment => comment,
-            }
+            let name = if state.is_vacant() { "vacant" } else { "leader" };
+            Line::Event(Event { id: Some(state.revision().to_owned()), ..Event::new(name, &state) })
         }
         // The observer keeps what it knows; the next event that it gets is true again.
         Err(_) => Line::Comment("fewer than a quorum of nodes answered"),
@@ -330,14 +327,18 @@ where
             Poll::Pending if this.heartbeat.poll_tick(cx).is_ready() => Line::Comment("heartbeat"),
             Poll::Pending => return Poll::Pending,
         };
-        if let Line::Event { last, .. } = line {
-            this.number += 1;
-            this.heartbeat.reset();
-            if last {
-                this.events = None;
+        let text = match line {
+            Line::Comment(text) => Bytes::from(format!(": {text}\n\n")),
+            Line::Event(event) => {
+                this.number += 1;
+                this.heartbeat.reset();
+                if event.last {
+                    this.events = None;
+                }
+                event.write(this.number)
             }
-        }
-        Poll::Ready(Some(Ok(Frame::data(line.write(this.number)))))
+        };
+        Poll::Ready(Some(Ok(Frame::data(text))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -353,10 +354,7 @@ mod tests {
     use futures_util::stream;
 
     fn numbers(number: u64) -> Line {
-        match Line::event("number", &number) {
-            Line::Event { name, id, data, .. } => Line::Event { name, id, data, last: number == 2 },
-            comment => comment,
-        }
+        Line::Event(Event { last: number == 2, ..Event::new("number", &number) })
     }
 
     async fn next(body: &mut Body) -> Option<String> {
