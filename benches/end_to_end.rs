@@ -9,14 +9,16 @@
 //!
 //! `cargo bench --bench end_to_end -- handover`, `-- semaphores`, `-- nodes-down`, `-- scale`,
 //! `-- crowd`, `-- held`, `-- servers` and `-- peers` run the other parts. `QUORATE_BENCH_SECONDS` sets
-//! the length of one measurement (3), `QUORATE_BENCH_BINARY` another server than the one built with
-//! this. The peers are measured as far as they are there: `webdis` and `node` on the PATH, and the npm
-//! package `redlock` in the folder that `NODE_PATH` names.
+//! the length of one measurement (3), `QUORATE_BENCH_BINARY` another server than the one that
+//! `cargo build --release` builds. The peers are measured as far as they are there: `webdis` and `node` on
+//! the PATH, and the npm package `redlock` in the folder that `NODE_PATH` names.
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -136,9 +138,28 @@ struct Deployment {
     servers: Vec<(Process, SocketAddr)>,
 }
 
+/// The server as its users build it. The one that cargo builds beside this program has what only tests
+/// need in its libraries, and so not the names that the profile in `.cargo` is about.
+fn binary() -> &'static Path {
+    static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+        if let Some(binary) = std::env::var_os("QUORATE_BENCH_BINARY") {
+            return binary.into();
+        }
+        let target =
+            Path::new(env!("CARGO_BIN_EXE_quorate")).ancestors().nth(2).expect("TARGET/PROFILE/quorate");
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--locked", "--release", "--bin", "quorate", "--target-dir"])
+            .arg(target)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status();
+        assert!(built.is_ok_and(|status| status.success()), "cargo build failed");
+        target.join("release/quorate")
+    });
+    &BINARY
+}
+
 fn quorate() -> Command {
-    let binary = std::env::var("QUORATE_BENCH_BINARY");
-    let mut command = Command::new(binary.as_deref().unwrap_or(env!("CARGO_BIN_EXE_quorate")));
+    let mut command = Command::new(binary());
     command.env("QUORATE_LOG_LEVEL", "error").stderr(Stdio::null());
     command
 }
@@ -881,7 +902,7 @@ fn servers() -> Result<(), Error> {
     Ok(())
 }
 
-/// What `scripts/build-pgo` learns from: everything that servers do often. The server ends by itself, so
+/// What `scripts/profile` learns from: everything that servers do often. The server ends by itself, so
 /// that it writes down what it did.
 fn train() -> Result<(), Error> {
     let mut deployment = deployment(3, 1);
