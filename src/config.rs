@@ -293,6 +293,13 @@ impl Config {
                 if self.redis.len() > NODES_MAX {
                     wrong.push(format!("redis: more than {NODES_MAX} nodes"));
                 }
+                // Whoever names authorities believes that the passwords are encrypted on their way.
+                if self.redis_ca.is_some()
+                    && !self.redis.is_empty()
+                    && !self.redis.iter().any(RedisUrl::is_encrypted)
+                {
+                    wrong.push("redis_ca: is for rediss:// nodes, and none is one".to_owned());
+                }
                 for (i, url) in self.redis.iter().enumerate() {
                     if self.redis[..i].contains(url) {
                         wrong.push(format!("redis: {url} stands there twice"));
@@ -332,9 +339,17 @@ fn traces_url(text: &str) -> Result<url::Url, String> {
     Ok(url)
 }
 
-/// The nodes from flags, environment, file and the file of nodes, passwords filled in.
+/// The nodes from the list or from the file of nodes, passwords filled in. Not from both: one may be left over
+/// in the environment, and the nodes of two deployments would become one.
 fn nodes_of(settings: &Settings) -> Result<Vec<RedisUrl>, ConfigError> {
     let mut nodes: Vec<RedisUrl> = Vec::new();
+    if settings.redis_file.is_some() && settings.redis.iter().flatten().next().is_some() {
+        return Err(ConfigError::Value(
+            "redis and redis_file: both name nodes (--redis or QUORATE_REDIS, and --redis-file or \
+             QUORATE_REDIS_FILE); leave one of them out"
+                .to_owned(),
+        ));
+    }
     for (i, Secret(text)) in settings.redis.iter().flatten().enumerate() {
         nodes.push(text.parse().map_err(|why| ConfigError::Value(format!("redis: node {}: {why}", i + 1)))?);
     }
@@ -547,6 +562,30 @@ mod tests {
                 "unix:///run/c.sock?pass=p%40ss+wo%2572d"
             ]
         );
+    }
+
+    #[test]
+    fn nodes_are_named_in_one_place_or_the_server_asks_which() {
+        let nodes = file("redis://a:6379\nredis://b:6379\nredis://d:6379\n");
+        let with_file = |settings| Settings { redis_file: Some(nodes.path().to_owned()), ..settings };
+        for role in [Role::Serve, Role::Init] {
+            let error = Config::new(with_file(three_nodes()), role).unwrap_err().to_string();
+            assert!(error.contains("redis and redis_file"), "{error}");
+            assert!(!error.contains("twice"), "{error}");
+        }
+        let none = Settings { redis: Some(Vec::new()), ..Settings::default() };
+        assert_eq!(serve(with_file(none)).unwrap().redis.len(), 3);
+        assert!(Config::new(with_file(three_nodes()), Role::Dev { nodes: 3 }).is_ok());
+    }
+
+    #[test]
+    fn authorities_for_nodes_without_tls_are_refused() {
+        let with_ca = |settings| Settings { redis_ca: Some("ca.pem".into()), ..settings };
+        let error = serve(with_ca(three_nodes())).unwrap_err().to_string();
+        assert!(error.contains("redis_ca") && error.contains("rediss://"), "{error}");
+        let one = ["redis://a", "rediss://b", "unix:///c"].map(Secret::from).to_vec();
+        assert!(serve(with_ca(Settings { redis: Some(one), ..Settings::default() })).is_ok());
+        assert!(Config::new(with_ca(Settings::default()), Role::Dev { nodes: 3 }).is_ok());
     }
 
     #[test]

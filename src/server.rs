@@ -299,7 +299,7 @@ fn announce(config: &Config, role: Role, address: SocketAddr) {
     let url = format!("{}://{}", config.scheme(), reachable(address));
     tracing::info!(%address, url, nodes = config.redis.len() + config.embedded_nodes, "listening");
     let text = match role {
-        Role::Dev { nodes } => banner(&url, nodes, address),
+        Role::Dev { nodes } => banner(&url, nodes, address, config.api_keys.is_some()),
         _ if config.log_format == LogFormat::Text => format!("listening on {url}\n"),
         _ => return,
     };
@@ -308,19 +308,20 @@ fn announce(config: &Config, role: Role, address: SocketAddr) {
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
-fn banner(url: &str, nodes: usize, address: SocketAddr) -> String {
-    let open = match is_loopback(address) {
+fn banner(url: &str, nodes: usize, address: SocketAddr, keyed: bool) -> String {
+    let open = match keyed || is_loopback(address) {
         true => "",
         false => "Everyone who reaches this port can hold and release locks: there are no API keys.\n",
     };
+    let key = if keyed { " -H 'authorization: Bearer SECRET'" } else { "" };
     format!(
         "listening on {url}\n\n\
          Quorate {version}: locks, semaphores, leader election and fencing tokens over HTTP,\n\
          here on {nodes} node{s} embedded in this process, to try things out. No Redis, no\n\
          configuration, and all data ends with the process. {open}\n\n\
          Take a lock, and look at it:\n\n  \
-           curl -s {url}/v1/locks/demo/acquire -H 'content-type: application/json' -d '{{\"ttl_ms\": 10000}}'\n  \
-           curl -s {url}/v1/locks/demo\n\n\
+           curl -s {url}/v1/locks/demo/acquire{key} -H 'content-type: application/json' -d '{{\"ttl_ms\": 10000}}'\n  \
+           curl -s {url}/v1/locks/demo{key}\n\n\
          All calls: {url}/docs      The real thing: quorate serve --help      End: Ctrl-C\n\n",
         version = env!("CARGO_PKG_VERSION"),
         s = if nodes == 1 { "" } else { "s" },

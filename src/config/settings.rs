@@ -30,7 +30,7 @@ pub struct Settings {
     #[serde(deserialize_with = "list")]
     pub redis: Option<Vec<Secret>>,
 
-    /// File with the URLs of the nodes, one per line: keeps passwords out of `ps`
+    /// File with the URLs of the nodes, one per line, instead of --redis: keeps passwords out of `ps`
     #[arg(long, value_name = "FILE", help_heading = "Nodes")]
     #[serde(deserialize_with = "scalar")]
     pub redis_file: Option<PathBuf>,

@@ -137,6 +137,11 @@ impl RedisUrl {
         self.0.as_str()
     }
 
+    /// Whether the node is asked over TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.0.scheme() == "rediss"
+    }
+
     /// The same with `password` where it has none.
     #[must_use]
     pub fn with_default_password(mut self, password: &str) -> Self {
@@ -156,6 +161,15 @@ impl RedisUrl {
     }
 }
 
+/// Redis counts its databases by such a number, and has sixteen of them unless told otherwise.
+fn is_database(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<i32>().is_ok()
+}
+
+fn no_such_database() -> String {
+    format!("the database is no number from 0 to {}", i32::MAX)
+}
+
 impl FromStr for RedisUrl {
     type Err = String;
 
@@ -173,6 +187,11 @@ impl FromStr for RedisUrl {
         // not know: votes would be asked of database 0, which may be another deployment's.
         let known: &[&str] = if url.scheme() == "unix" { &["db", "user", "pass"] } else { &[] };
         let unheeded = url.query_pairs().any(|(parameter, _)| !known.contains(&&*parameter));
+        let path = url.path().trim_matches('/');
+        let no_database = match url.scheme() {
+            "unix" => url.query_pairs().any(|(parameter, value)| parameter == "db" && !is_database(&value)),
+            _ => !path.is_empty() && !is_database(path),
+        };
         match url.scheme() {
             "unix" if unheeded => Err("after the ? may stand only db, user and pass".to_owned()),
             _ if unheeded => Err(
@@ -184,12 +203,14 @@ impl FromStr for RedisUrl {
                     .to_owned())
             }
             "unix" if url.path().len() < 2 => Err("the URL names no socket".to_owned()),
+            "unix" if no_database => Err(no_such_database()),
             "unix" => Ok(Self(url)),
             _ if url.host_str().is_none_or(str::is_empty) => Err("the URL names no host".to_owned()),
-            _ if !url.path().bytes().all(|byte| byte == b'/' || byte.is_ascii_digit()) => {
+            _ if !path.bytes().all(|byte| byte == b'/' || byte.is_ascii_digit()) => {
                 Err("after the host comes the number of a database, if anything (a / in a password is %2F)"
                     .to_owned())
             }
+            _ if no_database => Err(no_such_database()),
             _ => Ok(Self(url)),
         }
     }

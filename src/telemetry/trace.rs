@@ -23,6 +23,7 @@ use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span};
 use tokio::runtime::Handle;
 
@@ -61,19 +62,28 @@ pub fn start(endpoint: &str, ratio: f64) -> Result<(), String> {
         .with_timeout(EXPORT_TIMEOUT)
         .build()
         .map_err(|cause| cause.to_string())?;
-    let mut resource =
-        Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
-        resource = resource.with_service_name("quorate");
-    }
     let provider = SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
         .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))))
-        .with_resource(resource.build())
+        .with_resource(resource())
         .build();
     let tracer = provider.tracer("quorate");
     let traces = Traces { provider, tracer, propagator: TraceContextPropagator::new() };
     TRACES.set(traces).map_err(|_| "traces were started before".to_owned())
+}
+
+/// Who sends the spans: as the environment says, else as we do. The SDK's own order would give an unnamed
+/// service a name before we do.
+fn resource() -> Resource {
+    let ours = [("service.name", "quorate"), ("service.version", env!("CARGO_PKG_VERSION"))];
+    let resource = Resource::builder_empty()
+        .with_detector(Box::new(TelemetryResourceDetector))
+        .with_attributes(ours.map(|(key, value)| KeyValue::new(key, value)))
+        .with_detector(Box::new(EnvResourceDetector::new()));
+    match std::env::var("OTEL_SERVICE_NAME") {
+        Ok(name) if !name.is_empty() => resource.with_service_name(name).build(),
+        _ => resource.build(),
+    }
 }
 
 /// Sends what has not been sent, for at most `patience`.

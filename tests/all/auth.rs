@@ -1,12 +1,14 @@
 //! API keys: who may do what with which names.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::support::redis::new_directory;
-use crate::support::server::run_quorate;
+use crate::support::server::{quorate, run_quorate};
 use crate::support::{Api, Cluster, Server, eventually, secret};
 
 struct KeyFile(PathBuf);
@@ -66,6 +68,28 @@ async fn keyed() -> (Cluster, Server, KeyFile) {
     let api = server.api();
     eventually("it is ready", || async { api.get("/readyz").await.status == 200 }).await;
     (cluster, server, keys)
+}
+
+#[test]
+fn the_banner_of_dev_says_whether_there_are_keys_and_shows_calls_that_work() {
+    let keys = keys();
+    for flags in [&["--api-keys", keys.path()][..], &[]] {
+        let mut command = quorate();
+        command.args(["dev", "--listen", "0.0.0.0:0"]).args(flags).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let lines = stdout.lines().map_while(Result::ok).take_while(|line| !line.contains("Ctrl-C"));
+        let banner: Vec<String> = lines.collect();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let keyed = !flags.is_empty();
+        assert_eq!(banner.concat().contains("there are no API keys"), !keyed, "{banner:#?}");
+        let calls: Vec<_> = banner.iter().filter(|line| line.contains("curl")).collect();
+        assert_eq!(calls.len(), 2, "{banner:#?}");
+        for call in calls {
+            assert_eq!(call.contains("-H 'authorization: Bearer SECRET'"), keyed, "{call}");
+        }
+    }
 }
 
 fn with(api: &Api, key: &str) -> Api {

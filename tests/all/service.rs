@@ -397,6 +397,11 @@ fn a_node_url_that_says_more_than_is_heeded_is_refused_without_showing_it() {
         ("rediss://127.0.0.1:1/#insecure", "always verified"),
         ("unix:///nowhere?database=3", "db, user and pass"),
         ("unix:///nowhere?db=3&password=s3cret", "db, user and pass"),
+        ("redis://127.0.0.1:1/99999999999999999999", "the database is no number from 0 to"),
+        ("redis://127.0.0.1:1/2147483648", "the database is no number from 0 to"),
+        ("redis://127.0.0.1:1/1/2", "the database is no number from 0 to"),
+        ("unix:///nowhere?db=s3cret", "the database is no number from 0 to"),
+        ("unix:///nowhere?db=-1&pass=s3cret", "the database is no number from 0 to"),
         ("127.0.0.1:1", "must begin with redis://"),
         ("s3cret:1", "must begin with redis://"),
     ] {

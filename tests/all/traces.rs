@@ -8,33 +8,33 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::routing::post;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
-use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
 use prost::Message as _;
 use serde_json::json;
 
-use crate::support::{Cluster, eventually, unique};
+use crate::support::{Cluster, Server, eventually, unique};
 
-/// A collector that keeps all spans.
+/// A collector that keeps all spans, with who sent them.
 struct Collector {
     address: SocketAddr,
-    spans: Arc<Mutex<Vec<Span>>>,
+    received: Arc<Mutex<Vec<ResourceSpans>>>,
 }
 
 impl Collector {
     async fn start() -> Self {
-        let spans: Arc<Mutex<Vec<Span>>> = Arc::default();
-        let kept = Arc::clone(&spans);
+        let received: Arc<Mutex<Vec<ResourceSpans>>> = Arc::default();
+        let kept = Arc::clone(&received);
         let take = async move |body: Bytes| {
             let request = ExportTraceServiceRequest::decode(body).expect("OTLP");
-            let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
-            kept.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
+            kept.lock().unwrap().extend(request.resource_spans);
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/v1/traces", post(take));
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { address, spans }
+        Self { address, received }
     }
 
     fn url(&self) -> String {
@@ -42,13 +42,26 @@ impl Collector {
     }
 
     fn spans(&self) -> Vec<Span> {
-        self.spans.lock().unwrap().clone()
+        let received = self.received.lock().unwrap().clone();
+        let scopes = received.into_iter().flat_map(|resource| resource.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
+
+    /// What the last sender says of itself under `key`.
+    fn sender(&self, key: &str) -> String {
+        let received = self.received.lock().unwrap();
+        let sender = received.last().and_then(|spans| spans.resource.as_ref()).expect("spans of somebody");
+        value(&sender.attributes, key)
     }
 }
 
 /// What a span says of itself under `key`.
 fn said(span: &Span, key: &str) -> String {
-    let value = span.attributes.iter().find(|attribute| attribute.key == key);
+    value(&span.attributes, key)
+}
+
+fn value(attributes: &[KeyValue], key: &str) -> String {
+    let value = attributes.iter().find(|attribute| attribute.key == key);
     match value.and_then(|attribute| attribute.value.clone()).and_then(|value| value.value) {
         Some(AnyValue::StringValue(text)) => text,
         Some(AnyValue::IntValue(number)) => number.to_string(),
@@ -136,6 +149,33 @@ async fn only_the_share_that_was_asked_for_is_traced_unless_the_caller_decides()
     let spans = collector.spans();
     assert_eq!(spans.len(), 1, "{spans:?}");
     assert_eq!(said(&spans[0], "http.route"), "/livez");
+}
+
+#[tokio::test]
+async fn what_the_environment_says_of_the_service_comes_before_what_the_server_says() {
+    const NAME: &str = "OTEL_SERVICE_NAME";
+    const ATTRIBUTES: (&str, &str) =
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.name=theirs,service.version=7,team=locks");
+    let cluster = Cluster::new(1);
+    let ours = env!("CARGO_PKG_VERSION");
+    for (environment, expected) in [
+        (&[][..], ["quorate", ours]),
+        (&[(NAME, "")], ["quorate", ours]),
+        (&[ATTRIBUTES], ["theirs", "7"]),
+        (&[(NAME, ""), ATTRIBUTES], ["theirs", "7"]),
+        (&[(NAME, "mine"), ATTRIBUTES], ["mine", "7"]),
+    ] {
+        let collector = Collector::start().await;
+        let mut options = cluster.options().with(&["--otlp-endpoint", &collector.url()]);
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        options.environment.extend(environment);
+        let mut server = Server::start(&options);
+        server.api().get("/livez").await.ok();
+        server.terminate();
+        assert_eq!(server.ended().await.code(), Some(0));
+        let told = ["service.name", "service.version"].map(|key| collector.sender(key));
+        assert_eq!(told, expected, "{:?}", options.environment);
+    }
 }
 
 #[tokio::test]
