@@ -30,6 +30,8 @@ use crate::telemetry::{self, Acquisition};
 
 /// The header that names a request.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where browsers say whose page had them send a request.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// A client's own request id is kept up to this length.
 const REQUEST_ID_MAX: usize = 128;
 /// Metrics' status of a request whose client left before the answer, as nginx counts it.
@@ -131,7 +133,12 @@ impl Route {
 
     /// Whether the request may come in; notes the key for the extractors.
     fn admit(&self, request: &mut Request) -> Result<(), Problem> {
-        let Some(keys) = &self.keys else { return Ok(()) };
+        let Some(keys) = &self.keys else {
+            // A page of any site can have its visitors' browsers send this to servers that only they reach.
+            let foreign = Scope::needed(request.method()) != Scope::Read
+                && request.headers().get(SEC_FETCH_SITE).is_some_and(|site| site == "cross-site");
+            return if foreign { Err(Problem::of_another_site()) } else { Ok(()) };
+        };
         let key = keys.authenticate(request.headers())?;
         key.allow(Scope::needed(request.method()))?;
         request.extensions_mut().insert(key);
@@ -391,6 +398,30 @@ mod tests {
         let response = app(None).answer(Request::head("/bad").body(Body::empty()).unwrap(), &()).await;
         assert_eq!(response.status(), 404);
         assert!(to_bytes(response.into_body(), 1).await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_page_of_another_site_changes_nothing_where_no_key_is_asked_for() {
+        let from = |request: axum::http::request::Builder, site| request.header("Sec-Fetch-Site", site);
+        let (status, headers, body) = ask(app(None), from(Request::post("/post"), "cross-site")).await;
+        assert_eq!((status, &body["code"]), (StatusCode::FORBIDDEN, &"forbidden".into()));
+        assert!(!headers.contains_key("www-authenticate"), "no key would help");
+        for harmless in [
+            from(Request::get("/fine"), "cross-site"),
+            from(Request::head("/fine"), "cross-site"),
+            from(Request::post("/post"), "same-origin"),
+            from(Request::post("/post"), "none"),
+            Request::post("/post"),
+        ] {
+            let (status, ..) = ask(app(None), harmless).await;
+            assert_eq!(status, 200);
+        }
+        // A browser adds no key by itself.
+        let (secret, entry) = super::super::auth::new_key("k", &["lock".to_owned()], &[]).unwrap();
+        let keys = Some(Arc::new(KeyRing::parse(&entry).unwrap()));
+        let keyed = Request::post("/post").header("authorization", format!("Bearer {secret}"));
+        let (status, ..) = ask(app(keys), from(keyed, "cross-site")).await;
+        assert_eq!(status, 200);
     }
 
     #[tokio::test]

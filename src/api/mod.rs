@@ -130,6 +130,7 @@ pub fn router(app: Arc<App>) -> Router {
     let server = Server {
         service: app.service.clone(),
         limits: app.limits,
+        keyed: app.keys.is_some(),
         render_metrics: Arc::clone(&app.render_metrics),
         streams: Streams::new(app.limits.streams_max),
     };
@@ -153,6 +154,8 @@ impl Router {
 struct Server {
     service: Service,
     limits: Limits,
+    /// Whether callers are asked for keys: what an open route shows, everybody may see.
+    keyed: bool,
     render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
     streams: Arc<Streams>,
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::problem::ProblemView;
-use super::{problem_docs, table};
+use super::{problem_docs, refusals, table};
 
 const SCHEMAS: &str = "#/components/schemas/";
 
@@ -187,7 +187,8 @@ fn finish_operations(document: &mut Value) {
                 add_examples(&mut response["content"], schemas);
             }
             // A POST may send a body where none is asked for, and then it is read.
-            problem_docs::add_common(responses, keyed, method == "post", path.contains("{name}"));
+            let limited = !refusals::is_probe(path);
+            problem_docs::add_common(responses, limited, keyed, method == "post", path.contains("{name}"));
             if !body && let Some(operation) = operation.as_object_mut() {
                 // Looking into it above has made it null.
                 operation.remove("requestBody");
@@ -372,6 +373,22 @@ mod tests {
             for status in expected {
                 assert!(responses.contains_key(status), "{at} {status}");
             }
+        }
+    }
+
+    #[test]
+    fn probes_and_metrics_are_never_overloaded_and_only_readiness_is_unavailable() {
+        let document = document();
+        let unavailable = |at: &str| document["paths"][at]["get"]["responses"].get("503").cloned();
+        assert_eq!(unavailable("/livez"), None);
+        assert_eq!(unavailable("/metrics"), None);
+        assert!(unavailable("/openapi.json").is_some());
+        let name =
+            unavailable("/readyz").unwrap()["$ref"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+        let response = &document["components"]["responses"][&name];
+        assert!(!response.to_string().contains("overloaded"), "{response}");
+        for code in ["quorum_unavailable", "shutting_down"] {
+            assert!(response.to_string().contains(code), "{code}: {response}");
         }
     }
 

@@ -34,7 +34,7 @@ pub enum Kind {
     InvalidRequest,
     /// Missing or unknown key.
     Unauthenticated,
-    /// The key lacks the scope or the name.
+    /// The key lacks the scope or the name, or another site's page asks.
     Forbidden,
     /// No such route.
     NotFound,
@@ -97,7 +97,7 @@ impl Kind {
         match self {
             Self::InvalidRequest => (S::BAD_REQUEST, "/problems/invalid_request", "The request is not valid"),
             Self::Unauthenticated => (S::UNAUTHORIZED, "/problems/unauthenticated", "An API key is needed"),
-            Self::Forbidden => (S::FORBIDDEN, "/problems/forbidden", "The API key does not allow this"),
+            Self::Forbidden => (S::FORBIDDEN, "/problems/forbidden", "This is not allowed"),
             Self::NotFound => (S::NOT_FOUND, "/problems/not_found", "There is no such route"),
             Self::MethodNotAllowed => {
                 (S::METHOD_NOT_ALLOWED, "/problems/method_not_allowed", "The route does not have this method")
@@ -283,6 +283,14 @@ impl Problem {
     pub fn forbidden(detail: impl Into<Cow<'static, str>>) -> Self {
         let challenge = r#"Bearer realm="quorate", error="insufficient_scope""#;
         Self::challenged(Kind::Forbidden, detail.into(), challenge)
+    }
+
+    /// A browser asks for a page of another site, where no key would tell whether its user wants that.
+    pub fn of_another_site() -> Self {
+        Self::new(
+            Kind::Forbidden,
+            "A page of another site had a browser send this, and there are no API keys.",
+        )
     }
 
     fn challenged(kind: Kind, detail: Cow<'static, str>, challenge: &'static str) -> Self {

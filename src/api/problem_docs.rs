@@ -12,7 +12,7 @@ use utoipa::openapi::{Ref, RefOr, Response};
 use super::problem::{CHALLENGE, Kind, MEDIA_TYPE, example};
 
 /// Name, description and kinds of each reusable response.
-const RESPONSES: [(&str, &str, &[Kind]); 16] = [
+const RESPONSES: [(&str, &str, &[Kind]); 17] = [
     (
         "InvalidRequest",
         "`invalid_request`: malformed JSON, a bad name, a value out of range, an unknown field. `errors` tells which and why.",
@@ -23,7 +23,11 @@ const RESPONSES: [(&str, &str, &[Kind]); 16] = [
         "`unauthenticated`: the server requires an API key, and none or an unknown one was sent.",
         &[Kind::Unauthenticated],
     ),
-    ("Forbidden", "`forbidden`: the API key lacks the scope, or may not touch the name.", &[Kind::Forbidden]),
+    (
+        "Forbidden",
+        "`forbidden`: the API key lacks the scope, or may not touch the name. Or, where no key is asked for, a browser sent this for a page of another site.",
+        &[Kind::Forbidden],
+    ),
     (
         "NotFound",
         "`not_found`: there is no such route, e.g. because the name has an unescaped slash. A lock or other resource that nobody uses is not a 404.",
@@ -68,12 +72,18 @@ const RESPONSES: [(&str, &str, &[Kind]); 16] = [
         "`quorum_unavailable`: fewer than a quorum of nodes answered; nothing was granted and nothing is left behind. Or `shutting_down`: this server drains. Or `overloaded`: it has reached its limit of clients.",
         &[Kind::QuorumUnavailable, Kind::ShuttingDown, Kind::Overloaded],
     ),
+    (
+        "NotReady",
+        "`quorum_unavailable`: fewer than a quorum of nodes vote. Or `shutting_down`: this server drains.",
+        &[Kind::QuorumUnavailable, Kind::ShuttingDown],
+    ),
     ("Overloaded", "`overloaded`: the server has reached its limit of clients.", &[Kind::Overloaded]),
 ];
 
 /// What any operation can answer.
-const ALWAYS: [(&str, &str); 4] =
-    [("400", "InvalidRequest"), ("431", "HeadTooLarge"), ("500", "Internal"), ("503", "Overloaded")];
+const ALWAYS: [(&str, &str); 3] = [("400", "InvalidRequest"), ("431", "HeadTooLarge"), ("500", "Internal")];
+/// What an operation that is not answered under any load can answer.
+const LIMITED: [(&str, &str); 1] = [("503", "Overloaded")];
 /// What an operation that asks for a key can answer.
 const KEYED: [(&str, &str); 2] = [("401", "Unauthenticated"), ("403", "Forbidden")];
 /// What an operation with a body can answer.
@@ -134,12 +144,13 @@ pub(super) fn headers() -> Value {
 /// Adds what an operation can answer because of its nature.
 pub(super) fn add_common(
     responses: &mut serde_json::Map<String, Value>,
+    limited: bool,
     keyed: bool,
     body: bool,
     named: bool,
 ) {
-    let groups: [(bool, &[(&str, &str)]); 4] =
-        [(true, &ALWAYS), (keyed, &KEYED), (body, &WITH_BODY), (named, &NAMED)];
+    let groups: [(bool, &[(&str, &str)]); 5] =
+        [(true, &ALWAYS), (limited, &LIMITED), (keyed, &KEYED), (body, &WITH_BODY), (named, &NAMED)];
     for (status, name) in groups.iter().filter(|(applies, _)| *applies).flat_map(|(_, group)| *group) {
         let reference = json!({ "$ref": format!("#/components/responses/{name}") });
         responses.entry(*status).or_insert(reference);
@@ -162,6 +173,8 @@ macro_rules! problems {
 }
 
 problems! {
+    /// Of asking whether the nodes can be asked.
+    ReadinessProblems: "503" "NotReady";
     /// Of operations that ask the nodes.
     NodeProblems: "503" "Unavailable";
     /// Of operations that need the lease to be held.

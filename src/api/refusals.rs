@@ -9,6 +9,12 @@ use super::front::{REQUEST_ID, new_request_id, request_id};
 use super::problem::{Kind, Problem};
 use crate::telemetry::{Refusal, metrics};
 
+/// Probes and scrapes are answered under any load: a server that is busy must not be
+/// taken for a dead one.
+pub fn is_probe(path: &str) -> bool {
+    matches!(path, "/livez" | "/readyz" | "/metrics")
+}
+
 /// As many requests as may be are being served.
 pub fn overloaded(headers: &HeaderMap) -> Response<axum::body::Body> {
     answer(&Problem::overloaded(), request_id(headers))

@@ -15,7 +15,7 @@ use utoipa_swagger_ui::Config;
 use super::extract::Plain;
 use super::fields::Fields;
 use super::problem::Problem;
-use super::problem_docs::NodeProblems;
+use super::problem_docs::ReadinessProblems;
 use super::views::NodesView;
 use super::{Shared, delivery, openapi};
 
@@ -104,12 +104,14 @@ pub(super) async fn get_livez(_: Plain<()>) -> Result<Response, Problem> {
 /// Can the server grant leases?
 ///
 /// 200 only while a quorum of nodes votes and could grant a lease, and the server is not draining.
+///
+/// `detail` tells which nodes do not vote; why, only if the server asks for no API keys (`listNodes` always does).
 #[utoipa::path(
     get,
     path = "/readyz",
     operation_id = "getReadyz",
     tag = "service",
-    responses((status = 200, description = "A quorum of nodes votes.", body = Readiness), NodeProblems)
+    responses((status = 200, description = "A quorum of nodes votes.", body = Readiness), ReadinessProblems)
 )]
 pub(super) async fn get_readyz(State(ctx): State<Shared>, _: Plain<()>) -> Result<Response, Problem> {
     if ctx.service.is_draining() {
@@ -119,7 +121,11 @@ pub(super) async fn get_readyz(State(ctx): State<Shared>, _: Plain<()>) -> Resul
     if engine.available() {
         return delivery::json(&Readiness { status: "ready", nodes: engine.tally().into() });
     }
-    let nodes = node_views(&ctx);
+    let mut nodes = node_views(&ctx);
+    if ctx.keyed {
+        // It may name addresses, and quote what a node said.
+        nodes.iter_mut().for_each(|node| node.reason = None);
+    }
     // After the quarantine that ends first there may be a quorum; a node that is down may be back any time.
     let again_ms = nodes.iter().filter_map(|node| node.voting_in_ms).min().unwrap_or(1000);
     Err(Problem::not_ready(why_not_ready(&nodes, engine.quorum()), engine.tally(), again_ms))

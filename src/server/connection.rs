@@ -371,7 +371,7 @@ impl Handler {
         }
 
         let crowded = conn.spare || flight.beyond > hub.rules.in_flight_max;
-        let mut response = if crowded && !is_probe(request.uri().path()) {
+        let mut response = if crowded && !refusals::is_probe(request.uri().path()) {
             metrics().refused(if conn.spare { Refusal::Connections } else { Refusal::InFlight });
             refusals::overloaded(request.headers())
         } else if !old_http && size(&request) > hub.rules.header_bytes_max {
@@ -408,12 +408,6 @@ impl Handler {
 #[derive(Debug, thiserror::Error)]
 #[error("the client left before it was answered")]
 struct ClientLeft;
-
-/// Probes and scrapes are answered under any load: a server that is busy must not be
-/// taken for a dead one.
-fn is_probe(path: &str) -> bool {
-    matches!(path, "/livez" | "/readyz" | "/metrics")
-}
 
 /// Bytes of the head, as HTTP/2 counts them.
 fn size<B>(request: &Request<B>) -> usize {

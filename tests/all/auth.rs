@@ -70,6 +70,21 @@ async fn keyed() -> (Cluster, Server, KeyFile) {
     (cluster, server, keys)
 }
 
+#[tokio::test]
+async fn a_server_that_asks_for_keys_tells_strangers_no_reason_why_it_is_not_ready() {
+    let (mut cluster, server, _keys) = keyed().await;
+    let port = cluster.nodes[0].port().to_string();
+    cluster.nodes[0].kill();
+    let api = server.api();
+    eventually("it is not ready", || async { api.get("/readyz").await.status == 503 }).await;
+    let problem = api.get("/readyz").await.problem(503, "quorum_unavailable");
+    assert_eq!(problem["detail"], "0 of 1 nodes voting, 1 needed; n1 down");
+    assert_eq!(problem["nodes"]["failed"], 1, "{problem}");
+    // Who has a key is told, there as elsewhere.
+    let nodes = with(&api, READER).get("/v1/nodes").await.text();
+    assert!(nodes.contains(&port) && nodes.contains("reason"), "{nodes}");
+}
+
 #[test]
 fn the_banner_of_dev_says_whether_there_are_keys_and_shows_calls_that_work() {
     let keys = keys();
