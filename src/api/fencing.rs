@@ -105,7 +105,7 @@ pub(super) async fn issue_token(
 
 /// Check a token.
 ///
-/// Reads without changing anything. The real protection belongs into the protected resource: a write that succeeds only if the stored token is smaller (`… WHERE fence_token < $2`).
+/// Reads without changing anything. The real protection belongs into the protected resource: a write that succeeds only if the stored token is smaller (`… WHERE fence_token < $2`). While a node does not answer, 503 also says that only that node could tell whether a later token has been issued.
 #[utoipa::path(
     post,
     path = "/v1/fencing/{name}/check",

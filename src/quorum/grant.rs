@@ -330,8 +330,10 @@ impl<'a> Granting<'a> {
             let i = ((primary % total as u64) as usize + step) % total;
             asked |= 1 << i;
             self.grant.nodes |= 1 << i;
-            let answer = self.engine.members[i].ask_to_vote(&self.command).await;
-            self.votes.take(i, answer, &mut self.grant);
+            // A node that hangs holds nobody up. What it grants late goes with the lease, or the lost round.
+            let answer = self.engine.members[i].ask_to_vote(&self.command);
+            let answer = tokio::time::timeout(self.engine.stall_patience(), answer).await;
+            self.votes.take(i, answer.unwrap_or(Err(NodeError::Timeout)), &mut self.grant);
             if self.votes.count.yes > 0 || self.votes.holdings.iter().any(|h| h.same_request) {
                 // Granted, or the caller's own earlier request: that concerns all nodes.
                 return (asked, false);
@@ -343,9 +345,12 @@ impl<'a> Granting<'a> {
         (asked, false)
     }
 
-    /// Until the outcome is certain.
+    /// Until the outcome is certain, or the vote counts as split.
     async fn count_votes(&mut self) {
         while !self.votes.is_decided() {
+            if self.votes.is_torn() {
+                return self.hear_the_rest().await;
+            }
             // Not before the answers that are there are known: a lock that is held is refused by all.
             if self.spares != 0
                 && self.votes.needs_more_than(self.ballot.pending() & !self.spares)
@@ -363,6 +368,15 @@ impl<'a> Granting<'a> {
             let rest = async { while self.is_open() && self.take_next().await {} };
             let _ = Box::pin(tokio::time::timeout(patience, rest)).await;
         }
+    }
+
+    /// A quorum has answered and does not agree: whoever is still out decides, unless that takes long. Then
+    /// the next round shall, which all contenders begin at one node.
+    async fn hear_the_rest(&mut self) {
+        self.hurry();
+        let patience = self.engine.stall_patience();
+        let rest = async { while !self.votes.is_decided() && self.take_next().await {} };
+        self.votes.split = Box::pin(tokio::time::timeout(patience, rest)).await.is_err();
     }
 
     /// A tie looks like a lease that is held until the last votes are in. And a retry takes the token
@@ -400,6 +414,7 @@ impl<'a> Granting<'a> {
                 Token::new(token).map(|token| (token, is_stored)).map_err(|_| no_quorum())
             }
             Verdict::Rejected => Err(Lost::Refused),
+            Verdict::Open if self.votes.split => Err(Lost::Refused),
             // Those that undid it have answered.
             _ if self.votes.undone => Err(Lost::Undone),
             Verdict::NoQuorum | Verdict::Open => Err(no_quorum()),
@@ -439,7 +454,9 @@ impl<'a> Granting<'a> {
         let nodes = votes.count.nodes();
         let elapsed_ms = engine.clock.now().saturating_duration_since(started).as_millis() as u64;
         let Some(left_ms) = validity_ms(ask.ttl_ms, elapsed_ms) else { return Round::NoQuorum(nodes) };
-        for i in (0..engine.total()).filter(|i| votes.quarantined & (1 << i) != 0) {
+        // Where another contender was in the way it is about to go, with a fence behind it that would keep an
+        // extension from giving the node its copy. What is held for long enough is asked for there once more.
+        for i in (0..engine.total()).filter(|i| (votes.quarantined | votes.refused) & (1 << i) != 0) {
             grant.nodes |= 1 << i;
             engine.spares.ask(i, grant.lease, &command, started, None);
         }
@@ -467,12 +484,26 @@ struct GrantVotes {
     undone: bool,
     /// One bit a node in quarantine.
     quarantined: u64,
+    /// One bit a node that refused.
+    refused: u64,
+    /// It counts as split, since who could decide it takes too long.
+    split: bool,
 }
 
 impl GrantVotes {
     fn new(total: usize, proposed: u64) -> Self {
         let (fences, holdings) = (SmallVec::new(), Vec::new());
-        Self { count: Count::new(total), proposed, fences, holdings, free: 0, undone: false, quarantined: 0 }
+        Self {
+            count: Count::new(total),
+            proposed,
+            fences,
+            holdings,
+            free: 0,
+            undone: false,
+            quarantined: 0,
+            refused: 0,
+            split: false,
+        }
     }
 
     fn take(&mut self, i: usize, answer: Vote, grant: &mut Grant) {
@@ -483,6 +514,7 @@ impl GrantVotes {
             }
             Ok(GrantVote::Held(holding)) => {
                 self.count.no += 1;
+                self.refused |= 1 << i;
                 match holding {
                     Some(holding) => self.holdings.push(holding),
                     None => self.free += 1,
@@ -513,6 +545,14 @@ impl GrantVotes {
                 || self.holdings.iter().any(|h| h.same_request && agreed(h) >= quorum);
         }
         verdict != Verdict::Open
+    }
+
+    /// Whether a quorum has answered, some one way and some another. The caller's own earlier request is worth
+    /// all votes.
+    fn is_torn(&self) -> bool {
+        let Count { yes, no, .. } = self.count;
+        let answered = yes + no >= quorum_of(self.count.total);
+        yes > 0 && no > 0 && answered && !self.holdings.iter().any(|h| h.same_request)
     }
 
     /// Whether no quorum grants even if all of these nodes do.
@@ -552,7 +592,7 @@ impl GrantVotes {
         let remaining = self.holdings.iter().map(|h| h.remaining_ms).chain(std::iter::repeat_n(0, free));
         Refusal {
             free_in_ms: tally::free_in(remaining, total),
-            held: self.may_be_held(),
+            held: !self.split && self.may_be_held(),
             nodes: self.count.nodes(),
             holdings: self.holdings.clone(),
             undone: self.undone,
@@ -614,7 +654,83 @@ mod tests {
         tokio::time::sleep(MILLISECOND).await;
         assert_eq!(api.holders(&lease), [true, false, true]);
         assert!(!api.is_held_at(1));
+        tokio::time::sleep(100 * MILLISECOND).await;
+        assert_eq!(api.holders(&lease), [true; 3]);
         assert!(api.engine.is_settled());
+    }
+
+    /// A round of the other server that gets only the node `i`, with a later token than one that has begun,
+    /// and takes it back when its releases go on.
+    async fn lose_at(other: &Api, i: usize) {
+        for (j, node) in other.nodes.iter().enumerate() {
+            node.hang_with(Script::Release);
+            node.refuse((i != j).then_some(Script::Acquire));
+        }
+        assert!(matches!(other.round().await, Round::NoQuorum(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_where_a_loser_was_in_the_way_gets_a_copy_of_what_is_held() {
+        let [api, other] = Api::pair().await;
+        // Of a name that was used before, a loser leaves its fence.
+        for _ in 0..2 {
+            let before = api.acquire().await;
+            tokio::time::sleep(100 * MILLISECOND).await;
+            assert!(api.release(&before).await);
+        }
+        api.nodes.iter().for_each(|node| node.hang());
+        let mut attempt = pin!(api.round());
+        assert!(tokio::time::timeout(MILLISECOND, &mut attempt).await.is_err());
+        lose_at(&other, 0).await;
+        api.nodes.iter().for_each(|node| node.go_on());
+        let lease = won(attempt.await);
+        other.nodes.iter().for_each(|node| node.go_on());
+        assert_eq!(api.holders(&lease), [false, true, true]);
+        tokio::time::sleep(100 * MILLISECOND).await;
+        assert_eq!(api.holders(&lease), [true; 3]);
+        api.extend(lease).await;
+        assert!(api.release(&lease).await);
+        assert_eq!(api.holders(&lease), [false; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_hangs_holds_up_no_vote_that_is_split_without_it() {
+        let [api, other] = Api::pair().await;
+        lose_at(&other, 1).await;
+        api.nodes[2].hang();
+        let began = Instant::now();
+        let Round::Refused(refusal) = api.round().await else { panic!("not refused") };
+        assert!(!refusal.held);
+        assert!(began.elapsed() < 50 * MILLISECOND, "{:?}", began.elapsed());
+        api.nodes[2].go_on();
+        tokio::time::sleep(MILLISECOND).await;
+        assert_eq!([0, 2].map(|i| api.is_held_at(i)), [false; 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_primary_that_hangs_is_passed_over() {
+        let [api, _] = Api::pair().await;
+        api.nodes[0].hang();
+        let ask = Ask {
+            scope: &api.scope,
+            slots: &[],
+            ttl_ms: 30_000,
+            request: None,
+            data: "{}",
+            look_only: false,
+        };
+        let began = Instant::now();
+        let Round::Granted(granted) = api.engine.grant(&ask, Order::PrimaryFirst(0)).await else {
+            panic!("not granted")
+        };
+        assert!(began.elapsed() < 50 * MILLISECOND, "{:?}", began.elapsed());
+        api.nodes[0].go_on();
+        tokio::time::sleep(MILLISECOND).await;
+        assert_eq!(api.holders(&granted.handle), [true; 3]);
+        let lease = granted.handle;
+        drop(granted);
+        tokio::time::sleep(MILLISECOND).await;
+        assert_eq!(api.holders(&lease), [false; 3]);
     }
 
     /// Of four nodes, two have named the lease `holder` and one has granted; the fourth is out.

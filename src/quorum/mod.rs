@@ -48,6 +48,8 @@ use crate::node::{Command, Node};
 /// How long the last votes are waited for where they tell a tie from a lease that is held.
 const TIE_PATIENCE_MIN: Duration = Duration::from_millis(2);
 const TIE_PATIENCE_MAX: Duration = Duration::from_millis(50);
+/// Under load one node answers that much later than another.
+const STALL_PATIENCE_MIN: Duration = Duration::from_millis(10);
 
 /// Settings of an engine.
 #[derive(Debug, Clone)]
@@ -319,6 +321,11 @@ impl Engine {
     /// and nobody waits longer than that for a node that hangs.
     fn tie_patience(&self) -> Duration {
         (2 * self.round_trip()).clamp(TIE_PATIENCE_MIN, TIE_PATIENCE_MAX)
+    }
+
+    /// How long a node is waited for that decides between contenders: longer, since both lose without it.
+    fn stall_patience(&self) -> Duration {
+        self.tie_patience().max(STALL_PATIENCE_MIN)
     }
 }
 

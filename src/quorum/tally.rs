@@ -188,6 +188,15 @@ pub fn free_in(remaining_ms: impl Iterator<Item = u64>, total: usize) -> Option<
     remaining.get(quorum_of(total) - 1).copied()
 }
 
+/// The highest fence that was reported to somebody, at least and at most: stored on a quorum, where each node
+/// that did not answer may have stored none, or all.
+pub fn highest_fence_within(fences: &[u64], total: usize) -> [Option<u64>; 2] {
+    [0, u64::MAX].map(|others| {
+        let others = std::iter::repeat_n(others, total - fences.len());
+        highest_fence(&fences.iter().copied().chain(others).collect::<Vec<_>>(), total)
+    })
+}
+
 /// The highest fence that may have been reported to somebody: stored on a quorum, where
 /// each node that did not answer may have stored it too.
 pub fn highest_fence(fences: &[u64], total: usize) -> Option<u64> {
@@ -200,11 +209,8 @@ pub fn highest_fence(fences: &[u64], total: usize) -> Option<u64> {
 
 /// Whether that one is the same whatever the nodes store that did not answer.
 pub fn is_fence_settled(fences: &[u64], total: usize) -> bool {
-    let of_all = |others: u64| {
-        let others = std::iter::repeat_n(others, total - fences.len());
-        highest_fence(&fences.iter().copied().chain(others).collect::<Vec<_>>(), total)
-    };
-    of_all(0) == of_all(u64::MAX)
+    let [least, most] = highest_fence_within(fences, total);
+    least == most
 }
 
 #[cfg(test)]

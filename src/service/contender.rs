@@ -104,8 +104,6 @@ pub(super) struct Contender<'a> {
     seated: bool,
     /// As the nodes know it.
     request: Option<Cow<'a, str>>,
-    /// Too few nodes answered to tell whether an earlier attempt of the request is held.
-    in_doubt: bool,
     started: Instant,
     deadline: Instant,
     attempts: u32,
@@ -144,7 +142,6 @@ impl<'a> Contender<'a> {
             },
             seated: false,
             request: options.request.as_ref().map(|request| request_of(request, &scope)),
-            in_doubt: false,
             scope,
             started,
             deadline: started + Duration::from_millis(options.wait_ms),
@@ -180,7 +177,6 @@ impl<'a> Contender<'a> {
             match self.attempt(true).await {
                 Try::Granted(granted) => return Ok(*granted),
                 last if yields => return self.end_with(last).await,
-                Try::NoQuorum(_) => self.in_doubt = true,
                 _ => {}
             }
         }
@@ -208,14 +204,15 @@ impl<'a> Contender<'a> {
             // Those in front are being served, one after the other. Who waits no more is due what
             // they leave of a semaphore, like anybody who does not wait.
             let served = matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused();
-            let last = ticket.board().last().filter(|_| !served && !self.in_doubt);
+            let is_known = !served && self.request.is_none() && self.service.engine.available();
+            let last = ticket.board().last().filter(|_| is_known);
             if let Some(refusal) = last {
                 return Err(self.contended(&refusal).await);
             }
             drop(ticket);
             self.seated = false;
-            // Else nobody has been refused yet, or it may be held by the caller's own earlier request:
-            // only the nodes can tell.
+            // Else nobody has been refused since there was a quorum, or it may be held by another attempt of
+            // the caller's own request: only the nodes can tell.
             let last = self.attempt(!served).await;
             return self.end_with(last).await;
         }
@@ -307,6 +304,7 @@ impl<'a> Contender<'a> {
                     let Some(ticket) = ticket.filter(|_| !self.is_over()) else {
                         return Err(unavailable(nodes));
                     };
+                    ticket.board().unknown();
                     let again = OUTAGE_POLL_MS / 2 + self.random(OUTAGE_POLL_MS);
                     let until = self.service.engine.clock().now() + Duration::from_millis(again);
                     Box::pin(self.pause(ticket, None, Some(until))).await?;
@@ -634,7 +632,8 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
-    use crate::domain::Name;
+    use crate::domain::{Name, RequestId};
+    use crate::node::Script;
     use crate::quorum::fixture::Api;
     use crate::service::WaitLimits;
 
@@ -644,8 +643,7 @@ mod tests {
     /// moment later these hear that they have lost.
     async fn among_contenders(wait_ms: u64) -> (Result<Granted, ServiceError>, Duration) {
         let [api, other] = Api::pair().await;
-        let limits = WaitLimits { waiters_max: 10, waiters_per_name_max: 10 };
-        let service = Service::new(Arc::clone(&api.engine), limits);
+        let service = service(&api);
         let name = Name::new("a").unwrap();
         let target = Target::Semaphore { name: name.clone(), limit: 2, permits: 2 };
         let scope = target.scope(api.engine.keys());
@@ -658,7 +656,7 @@ mod tests {
             assert!(tokio::time::timeout(MILLISECOND, round).await.is_err());
         }
         let began = Instant::now();
-        let options = AcquireOptions { ttl_ms: 30_000, wait_ms, note: Note::default(), request: None };
+        let options = options(wait_ms, None);
         let mut acquire = pin!(service.acquire(&target, &options));
         let early = tokio::time::timeout(MILLISECOND, &mut acquire).await;
         other.nodes.iter().for_each(|node| node.go_on());
@@ -689,13 +687,12 @@ mod tests {
             panic!("granted")
         };
         assert!(refusal.holdings.iter().any(|holding| holding.same_request));
-        let limits = WaitLimits { waiters_max: 10, waiters_per_name_max: 10 };
-        let service = Service::new(Arc::clone(&api.engine), limits);
+        let service = service(&api);
         let target = Target::Lock(Name::new("a").unwrap());
         let key = room_key(&target.scope(api.engine.keys()));
         let retry = service.rooms.enter(&key, Wish { limit: 1, permits: 1 }).unwrap();
         retry.board().refused(&refusal);
-        let options = AcquireOptions { ttl_ms: 30_000, wait_ms: 10, note: Note::default(), request: None };
+        let options = options(10, None);
         let result = service.acquire(&target, &options).await;
         assert!(matches!(result, Err(ServiceError::Contended { .. })), "{:?}", result.err());
     }
@@ -704,5 +701,65 @@ mod tests {
     async fn whoever_waits_among_contenders_does_not_sleep_on_what_they_give_up() {
         let (result, took) = among_contenders(10_000).await;
         assert!(result.is_ok() && took < 200 * MILLISECOND, "{took:?} {:?}", result.err());
+    }
+
+    fn options(wait_ms: u64, request: Option<&str>) -> AcquireOptions {
+        let request = request.map(|id| RequestId::new(id).unwrap());
+        AcquireOptions { ttl_ms: 30_000, wait_ms, note: Note::default(), request }
+    }
+
+    fn service(api: &Api) -> Service {
+        Service::new(Arc::clone(&api.engine), WaitLimits { waiters_max: 10, waiters_per_name_max: 10 })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_behind_others_is_told_of_a_quorum_that_is_not_there_and_not_of_a_holder() {
+        let [api, other] = Api::pair().await;
+        other.acquire().await;
+        let (service, target) = (service(&api), Target::Lock(Name::new("a").unwrap()));
+        let (longer, shorter) = (options(20_000, None), options(10_000, None));
+        let (first, second, ()) = tokio::join!(
+            service.acquire(&target, &longer),
+            async {
+                tokio::time::sleep(MILLISECOND).await;
+                service.acquire(&target, &shorter).await
+            },
+            async {
+                tokio::time::sleep(100 * MILLISECOND).await;
+                api.nodes[..2].iter().for_each(|node| node.refuse(Some(Script::Acquire)));
+            }
+        );
+        for result in [first, second] {
+            assert!(matches!(result, Err(ServiceError::QuorumUnavailable { .. })), "{:?}", result.err());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_that_waits_behind_others_gets_what_its_earlier_attempt_was_granted_elsewhere() {
+        let [api, other] = Api::pair().await;
+        let before = other.acquire().await;
+        let (here, there) = (service(&api), service(&other));
+        let target = Target::Lock(Name::new("a").unwrap());
+        let (waits, retry, once) =
+            (options(10_000, None), options(5_000, Some("retried:1")), options(0, Some("retried:1")));
+        let (first, retried, lease) = tokio::join!(
+            here.acquire(&target, &waits),
+            async {
+                tokio::time::sleep(MILLISECOND).await;
+                here.acquire(&target, &retry).await
+            },
+            async {
+                tokio::time::sleep(100 * MILLISECOND).await;
+                api.nodes.iter().for_each(|node| node.hang_with(Script::Acquire));
+                assert!(other.release(&before).await);
+                let granted = there.acquire(&target, &once).await.unwrap_or_else(|why| panic!("{why:?}"));
+                api.nodes.iter().for_each(|node| node.go_on());
+                let lease = granted.lease.handle;
+                granted.deliver();
+                lease
+            }
+        );
+        assert_eq!(retried.map(|granted| granted.lease.handle.token).ok(), Some(lease.token));
+        assert!(matches!(first, Err(ServiceError::Contended { .. })), "{:?}", first.err());
     }
 }

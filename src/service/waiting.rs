@@ -336,6 +336,11 @@ impl NoticeBoard {
         self.notices.lock().last = Some(Arc::new(refusal));
     }
 
+    /// Nobody knows any more who holds it.
+    pub(crate) fn unknown(&self) {
+        self.notices.lock().last = None;
+    }
+
     /// A contender of this queue got it: who comes next need not ask before then, or a hint.
     pub(crate) fn taken_until(&self, until: Instant, request: Option<&str>) {
         self.notices.lock().taken = Some(Taken { until, request: request.map(Into::into) });
