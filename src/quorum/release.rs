@@ -117,6 +117,10 @@ impl Engine {
                 None => break Err(count.nodes()),
             }
         };
+        if ahead {
+            // The same replies may have made somebody who waits here the next holder: who is answered first.
+            tokio::task::yield_now().await;
+        }
         untold.tag = None;
         // An extension that was carried is known to one at least of so many that held it.
         if outcome.is_ok() {
@@ -198,6 +202,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use crate::domain::LeaseId;
@@ -229,6 +234,40 @@ mod tests {
         tokio::time::sleep(SECOND).await;
         assert!(!api.is_held_at(0));
         assert_eq!(api.engine.debts(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_holds_the_lease_next_hears_of_it_before_who_released_it() {
+        let [api, _] = Api::pair().await;
+        let api = Arc::new(api);
+        let waits = api.engine.hub().listen(api.scope.channels(), true).await;
+        for release in 1..=2 {
+            let lease = api.acquire().await;
+            waits.bell().reset();
+            let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
+            let (next, here, bell) = (answered.clone(), Arc::clone(&api), Arc::clone(waits.bell()));
+            let next = tokio::spawn(async move {
+                bell.rung(3, SECOND).await;
+                let round = here.round().await;
+                next.send("next").unwrap();
+                let Round::Granted(won) = round else { panic!("not granted") };
+                won.grant.keep();
+                won.handle
+            });
+            api.nodes.iter().for_each(|node| node.hang());
+            let here = Arc::clone(&api);
+            tokio::spawn(async move {
+                assert!(here.release(&lease).await);
+                answered.send("released").unwrap();
+            });
+            tokio::time::sleep(SECOND / 1000).await;
+            api.nodes.iter().for_each(|node| node.go_on());
+            let first = answers.recv().await;
+            let next = next.await.unwrap();
+            // Whether nobody waits at another server, the first release tells.
+            assert_eq!(first, Some(if release == 1 { "released" } else { "next" }));
+            assert!(api.release(&next).await);
+        }
     }
 
     #[tokio::test(start_paused = true)]
