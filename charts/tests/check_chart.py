@@ -64,6 +64,8 @@ REFUSED_BY_TEMPLATE = [
     ("no nodes", {}, "where the nodes are"),
     ("two sorts of nodes", {"redis": {"urls": ["redis://a"], "bundled": {"enabled": True}}}, "exactly one way"),
     ("a node twice", {"redis": {"urls": ["redis://a", "redis://b", "redis://a"]}}, "twice"),
+    ("authorities for nodes without TLS", {"redis": {"urls": ["redis://a"], "caSecret": "ca"}}, "rediss://"),
+    ("authorities for the bundled nodes", {"redis": {"bundled": {"enabled": True}, "caSecret": "ca"}}, "rediss://"),
     ("keys and no keys", {**BUNDLED, "auth": {"existingSecret": "a", "insecureNoAuth": True}}, "exclude each other"),
     ("half a certificate", {**BUNDLED, "tls": {"enabled": True, "certificate": "-----BEGIN CERTIFICATE-----\n"}}, "without tls.privateKey"),
     ("the other half", {**BUNDLED, "tls": {"enabled": True, "privateKey": "-----BEGIN PRIVATE KEY-----\n"}}, "without tls.certificate"),

@@ -148,6 +148,9 @@ Deployment, so that nothing renders while one stands.
 {{- if ne (len $redis.urls) (len (uniq $redis.urls)) -}}
 {{- fail "quorate: redis.urls names a node twice; a node has one vote" -}}
 {{- end -}}
+{{- if and $redis.caSecret (not $redis.existingSecret) (not (contains "rediss://" (join "," $redis.urls))) -}}
+{{- fail "quorate: redis.caSecret is for rediss:// nodes, and none is one" -}}
+{{- end -}}
 {{- $auths := 0 -}}
 {{- if .Values.auth.existingSecret }}{{ $auths = add1 $auths }}{{ end -}}
 {{- if .Values.auth.keys }}{{ $auths = add1 $auths }}{{ end -}}
