@@ -44,7 +44,7 @@ const BELATED_AFTER: Duration = Duration::from_millis(30);
 #[derive(Clone)]
 pub struct Belated;
 
-/// The answer of a handler, in the form that axum boxes it.
+/// The answer of a handler.
 pub(super) type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// What is known of a route.
@@ -312,6 +312,7 @@ pub(super) fn new_request_id() -> HeaderValue {
 mod tests {
     use super::*;
     use axum::body::to_bytes;
+    use axum::extract::State;
 
     use crate::api::routes::{Endpoint, Routes, endpoint};
 
@@ -320,11 +321,11 @@ mod tests {
         let mut add = |method, path, endpoint: Endpoint<()>| {
             routes.add(Route::new(path, keys.clone(), None), vec![(method, endpoint)]);
         };
-        add(Method::GET, "/fine", endpoint(async || "fine"));
-        add(Method::GET, "/panic", endpoint(async || -> () { panic!("on purpose") }));
-        add(Method::GET, "/bad", endpoint(async || Problem::not_found()));
-        add(Method::GET, "/bare", endpoint(async || StatusCode::IM_A_TEAPOT));
-        add(Method::POST, "/post", endpoint(async || "done"));
+        add(Method::GET, "/fine", endpoint(async |_: State<()>, _: Request| "fine"));
+        add(Method::GET, "/panic", endpoint(async |_: State<()>, _: Request| -> () { panic!("on purpose") }));
+        add(Method::GET, "/bad", endpoint(async |_: State<()>, _: Request| Problem::not_found()));
+        add(Method::GET, "/bare", endpoint(async |_: State<()>, _: Request| StatusCode::IM_A_TEAPOT));
+        add(Method::POST, "/post", endpoint(async |_: State<()>, _: Request| "done"));
         routes
     }
 

@@ -37,7 +37,7 @@ mod views;
 
 use std::sync::Arc;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::routing::MethodRouter;
 use utoipa::IntoParams;
@@ -89,7 +89,7 @@ fn table(keys: Option<&Arc<KeyRing>>) -> Table<'_> {
     t.open(handlers!(service::get_openapi));
     t.open(handlers!(service::get_openapi_3_0));
     for path in ["/docs", "/docs/", "/docs/{*file}"] {
-        t.hidden(path, endpoint(service::get_docs));
+        t.hidden(path, endpoint(|_: State<Shared>, uri| service::get_docs(uri)));
     }
     t
 }

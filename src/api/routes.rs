@@ -6,19 +6,40 @@
 
 use std::sync::Arc;
 
-use axum::extract::Request;
+use axum::extract::{FromRequest, Request, State};
 use axum::handler::Handler;
 use axum::http::{HeaderValue, Method};
+use axum::response::IntoResponse;
 
 use super::front::{Answer, Answering, REQUEST_ID, Route};
 use super::problem::Problem;
 
-/// Any handler of axum's that is a function; the last argument is the request's id.
+/// Answers a request; the last argument is its id.
 pub(super) type Endpoint<S> = Box<dyn Fn(Request, S, &HeaderValue) -> Answer + Send + Sync>;
 
 /// `handler` as an endpoint.
-pub(super) fn endpoint<S: 'static, T: 'static>(handler: impl Handler<T, S, Future = Answer>) -> Endpoint<S> {
-    Box::new(move |request, state, _| handler.clone().call(request, state))
+///
+/// Its future has some two thousand bytes, most of which one request never uses. As its place is there before it
+/// is, it is made right there; `Box::pin`, as in axum's own handlers, makes it elsewhere and copies all of it.
+pub(super) fn endpoint<S, A, M, F>(
+    handler: impl Fn(State<S>, A) -> F + Copy + Send + Sync + 'static,
+) -> Endpoint<S>
+where
+    S: Send + Sync + 'static,
+    A: FromRequest<S, M> + Send + 'static,
+    F: Future<Output: IntoResponse> + Send + 'static,
+{
+    Box::new(move |request, state, _| {
+        let place = Box::new_uninit();
+        let answer = Box::write(place, async move {
+            let asked = match A::from_request(request, &state).await {
+                Ok(asked) => asked,
+                Err(problem) => return problem.into_response(),
+            };
+            handler(State(state), asked).await.into_response()
+        });
+        Box::into_pin(answer)
+    })
 }
 
 /// The same for one that answers with problems inside a stream, and so has to know the request's id:

@@ -97,7 +97,7 @@ pub struct NodeList {
     tag = "service",
     responses((status = 200, description = "The process is alive.", body = Liveness))
 )]
-pub(super) async fn get_livez(_: Plain<()>) -> Result<Response, Problem> {
+pub(super) async fn get_livez(_: State<Shared>, _: Plain<()>) -> Result<Response, Problem> {
     delivery::json(&Liveness { status: "live" })
 }
 
@@ -208,7 +208,7 @@ pub(super) async fn get_metrics(State(ctx): State<Shared>, _: Plain<()>) -> Resp
     tag = "service",
     responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.1.0"})))
 )]
-pub(super) async fn get_openapi(_: Plain<()>) -> Response {
+pub(super) async fn get_openapi(_: State<Shared>, _: Plain<()>) -> Response {
     static TEXT: LazyLock<Bytes> = LazyLock::new(|| openapi::openapi_json().into());
     delivery::of_type(Body::from(TEXT.clone()), "application/json")
 }
@@ -223,7 +223,7 @@ pub(super) async fn get_openapi(_: Plain<()>) -> Response {
     tag = "service",
     responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.0.3"})))
 )]
-pub(super) async fn get_openapi_3_0(_: Plain<()>) -> Response {
+pub(super) async fn get_openapi_3_0(_: State<Shared>, _: Plain<()>) -> Response {
     static TEXT: LazyLock<Bytes> = LazyLock::new(|| openapi::openapi_3_0_json().into());
     delivery::of_type(Body::from(TEXT.clone()), "application/json")
 }
