@@ -959,12 +959,7 @@ async fn everything_else(address: SocketAddr, times: usize) -> Result<(), Error>
 /// The same cycles on others, each beside Quorate in the same run.
 fn peers() -> Result<(), Error> {
     let deployments = [deployment(1, 1), deployment(3, 1)];
-    let ours = |i: usize, connections: usize| {
-        let Deployment { nodes, servers, .. } = &deployments[i];
-        let runs = (0..3).map(|_| measure("lock", &servers[0].0, servers[0].1, nodes, connections)).collect();
-        median(runs)
-    };
-    println!("{:<14} {:>2} {:>5} {:>9} {:>12}", "peer", "N", "C", "cycles/s", "quorate is x");
+    println!("{:<14} {:>2} {:>5} {:>9} {:>9} {:>9}", "peer", "N", "C", "cycles/s", "quorate's", "ratio");
     let port = free_port();
     let config = tempfile::NamedTempFile::new()?;
     let redis_port = deployments[0].urls[0].rsplit(':').next().unwrap_or_default();
@@ -984,32 +979,53 @@ fn peers() -> Result<(), Error> {
                 std::thread::sleep(Duration::from_millis(10));
             }
             for connections in [32, 256] {
-                let runs = (0..3).map(|_| measure("webdis", &webdis, address, &[], connections)).collect();
-                let (theirs, ours) = (median(runs), ours(0, connections));
-                let ratio = ours.cycles_per_s / theirs.cycles_per_s;
-                println!(
-                    "{:<14} {:>2} {connections:>5} {:>9.0} {ratio:>12.2}",
-                    "webdis", 1, theirs.cycles_per_s
-                );
-                assert_eq!(theirs.failures, 0.0);
+                beside_peer("webdis", &deployments[0], connections, || {
+                    let theirs = measure("webdis", &webdis, address, &[], connections);
+                    assert_eq!(theirs.failures, 0.0);
+                    Ok(theirs.cycles_per_s)
+                })?;
             }
         }
     }
     for connections in [32, 256] {
-        let output = Command::new("node")
-            .args(["-e", REDLOCK, &connections.to_string(), &seconds().to_string()])
-            .args(&deployments[1].urls)
-            .output();
-        match output {
-            Ok(output) if output.status.success() => {
-                let theirs: f64 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
-                let ratio = ours(1, connections).cycles_per_s / theirs;
-                println!("{:<14} {:>2} {connections:>5} {theirs:>9.0} {ratio:>12.2}", "node-redlock", 3);
+        let redlock = || {
+            let output = Command::new("node")
+                .args(["-e", REDLOCK, &connections.to_string(), &seconds().to_string()])
+                .args(&deployments[1].urls)
+                .output()?;
+            match output.status.success() {
+                true => Ok(String::from_utf8_lossy(&output.stdout).trim().parse()?),
+                false => Err(String::from_utf8_lossy(&output.stderr).into()),
             }
-            Ok(output) => println!("node-redlock: {}", String::from_utf8_lossy(&output.stderr)),
-            Err(why) => println!("node: {why}"),
+        };
+        if let Err(why) = beside_peer("node-redlock", &deployments[1], connections, redlock) {
+            println!("node-redlock: {why}");
         }
     }
+    Ok(())
+}
+
+/// A peer's cycles a second and Quorate's, in turns: medians, and that of the ratios.
+fn beside_peer(
+    peer: &str,
+    ours: &Deployment,
+    connections: usize,
+    mut theirs: impl FnMut() -> Result<f64, Error>,
+) -> Result<(), Error> {
+    let Deployment { nodes, servers, .. } = ours;
+    let (server, address) = &servers[0];
+    let mut figures = [const { Vec::new() }; 3];
+    for _ in 0..5 {
+        let theirs = theirs()?;
+        let ours = measure("lock", server, *address, nodes, connections).cycles_per_s;
+        figures.iter_mut().zip([theirs, ours, ours / theirs]).for_each(|(all, one)| all.push(one));
+    }
+    let [theirs, ours, ratio] = figures.map(|mut all| {
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    });
+    let nodes = nodes.len();
+    println!("{peer:<14} {nodes:>2} {connections:>5} {theirs:>9.0} {ours:>9.0} {ratio:>9.2}");
     Ok(())
 }
 
