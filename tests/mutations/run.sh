@@ -6,7 +6,7 @@
 #   tests/mutations/run.sh --all          all of them
 #   tests/mutations/run.sh no_quarantine  only these
 #
-# Each FILE.patch begins with what is wrong and a line `Caught within: N seeds`.
+# Each FILE.patch begins with what is wrong and a line `Caught within: N seeds`, or `N seeds from M`.
 set -eu
 
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
@@ -15,7 +15,11 @@ target=${CARGO_TARGET_DIR:-$tree/target}
 work=${QUORATE_MUTATIONS_DIR:-$target/mutations}
 
 limit_of() {
-    sed -n 's/^Caught within: \([0-9]*\) seeds$/\1/p' "$here/$1.patch"
+    sed -n 's/^Caught within: \([0-9]*\) seeds.*$/\1/p' "$here/$1.patch"
+}
+
+first_of() {
+    sed -n 's/^Caught within: [0-9]* seeds from \([0-9]*\)$/\1/p' "$here/$1.patch"
 }
 
 names=$*
@@ -42,6 +46,8 @@ for kind in deps build .fingerprint; do
             cp -a "$target/debug/$kind" "$work/target/debug/"
     fi
 done
+# With other flags it would be compiled again; cargo looks for them in the folders above.
+case $work in "$tree"/*) ;; *) cp -R "$tree/.cargo" "$work/tree/" ;; esac
 export CARGO_TARGET_DIR="$work/target"
 # Debug information and the other test binaries are of no use here.
 export CARGO_PROFILE_TEST_DEBUG=line-tables-only
@@ -76,6 +82,8 @@ printf '%-36s %8s %8s  %s\n' mutation caught limit 'first promise that breaks'
 for name in $names; do
     patch=$here/$name.patch
     limit=$(limit_of "$name")
+    first=$(first_of "$name")
+    first=${first:-0}
     sync_tree
     if ! (cd "$work/tree" && patch -p1 -s -F3 --no-backup-if-mismatch) <"$patch"; then
         printf '%-36s %8s %8s  %s\n' "$name" - "$limit" 'the patch does not apply'
@@ -88,11 +96,11 @@ for name in $names; do
         continue
     fi
     case $(cat "$work/binary") in /*) binary=$(cat "$work/binary") ;; *) binary=$work/tree/$(cat "$work/binary") ;; esac
-    (cd "$work/tree" && QUORATE_SIM_SEEDS=$limit QUORATE_SIM_SECONDS=3600 "$binary" deployments --nocapture) >"$work/$name.log" 2>&1 || true
+    (cd "$work/tree" && QUORATE_SIM_FIRST=$first QUORATE_SIM_SEEDS=$limit QUORATE_SIM_SECONDS=3600 "$binary" deployments --nocapture) >"$work/$name.log" 2>&1 || true
     caught=$(sed -n 's/^seed \([0-9]*\): .*/\1/p' "$work/$name.log" | head -n 1)
     if [ -n "$caught" ]; then
         promise=$(sed -n 's/^seed [0-9]*: \(.*\)/\1/p' "$work/$name.log" | head -n 1 | cut -c1-90)
-        printf '%-36s %8s %8s  %s\n' "$name" $((caught + 1)) "$limit" "$promise"
+        printf '%-36s %8s %8s  %s\n' "$name" $((caught - first + 1)) "$limit" "$promise"
     else
         printf '%-36s %8s %8s  %s\n' "$name" MISSED "$limit" "see $work/$name.log"
         missed=$((missed + 1))
