@@ -5,8 +5,8 @@
 #
 #   QUORATE_CONTAINER_TEST=1 charts/tests/container.sh
 #
-# Needs root, and on two quiet cores about five minutes, most of them for the release build, which is why it is asked for. QUORATE_KEEP=1 leaves the work folder for another run, which then
-# only rebuilds what changed.
+# Needs root, and on two quiet cores about five minutes, most of them for the release build, which is why it
+# is asked for. QUORATE_KEEP=1 leaves the work folder for another run, which then only rebuilds what changed.
 set -eu
 
 if [ "${QUORATE_CONTAINER_TEST:-}" != 1 ]; then

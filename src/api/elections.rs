@@ -353,8 +353,8 @@ pub(super) async fn observe_election(
 )]
 pub(super) async fn hold_election(
     State(ctx): State<Shared>,
-    headers: HeaderMap,
-    Call(name, asked): Call<Campaign>,
+    asked: (HeaderMap, Call<Campaign>),
 ) -> Result<Response, Problem> {
+    let (headers, Call(name, asked)) = asked;
     leases::hold(&ctx, &headers, Election(name), asked.into_options()).await
 }

@@ -348,9 +348,9 @@ pub(super) async fn force_release_lock(
 )]
 pub(super) async fn hold_lock(
     State(ctx): State<Shared>,
-    headers: HeaderMap,
-    Call(name, asked): Call<AcquireLock>,
+    asked: (HeaderMap, Call<AcquireLock>),
 ) -> Result<Response, Problem> {
+    let (headers, Call(name, asked)) = asked;
     leases::hold(&ctx, &headers, Lock(name), asked.into_options()).await
 }
 

@@ -181,9 +181,11 @@ type Documented = (UtoipaMethodRouter<Shared>, Vec<(Method, Endpoint<Shared>)>);
 
 /// Handlers of one path.
 macro_rules! handlers {
-    ($($handler:path),+) => { handlers!(endpoint: $($handler),+) };
-    ($endpoint:ident: $($handler:path),+) => {
-        (routes!($($handler),+), vec![$((method_of(&routes!($handler)), $endpoint($handler))),+])
+    (streaming: $handler:path) => {
+        (routes!($handler), vec![(method_of(&routes!($handler)), streaming(endpoint($handler)))])
+    };
+    ($($handler:path),+) => {
+        (routes!($($handler),+), vec![$((method_of(&routes!($handler)), endpoint($handler))),+])
     };
 }
 use handlers;

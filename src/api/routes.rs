@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use axum::extract::{FromRequest, Request, State};
-use axum::handler::Handler;
 use axum::http::{HeaderValue, Method};
 use axum::response::IntoResponse;
 
@@ -42,12 +41,12 @@ where
     })
 }
 
-/// The same for one that answers with problems inside a stream, and so has to know the request's id:
+/// `endpoint` for one that answers with problems inside a stream, and so has to know the request's id:
 /// it finds it among the headers, also where the client sent none.
-pub(super) fn streaming<S: 'static, T: 'static>(handler: impl Handler<T, S, Future = Answer>) -> Endpoint<S> {
+pub(super) fn streaming<S: 'static>(endpoint: Endpoint<S>) -> Endpoint<S> {
     Box::new(move |mut request, state, id| {
         request.headers_mut().insert(REQUEST_ID, id.clone());
-        handler.clone().call(request, state)
+        endpoint(request, state, id)
     })
 }
 

@@ -253,9 +253,9 @@ pub(super) async fn get_semaphore(
 )]
 pub(super) async fn hold_semaphore(
     State(ctx): State<Shared>,
-    headers: HeaderMap,
-    Call(name, asked): Call<AcquireSemaphore>,
+    asked: (HeaderMap, Call<AcquireSemaphore>),
 ) -> Result<Response, Problem> {
+    let (headers, Call(name, asked)) = asked;
     let AcquireSemaphore { limit, permits, terms, labels } = asked;
     leases::hold(&ctx, &headers, Permits::new(name, limit, permits), labels.into_options(terms)).await
 }
