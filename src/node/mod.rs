@@ -45,7 +45,7 @@ pub trait Node: Send + Sync + 'static {
     fn identify(&self) -> BoxFuture<Result<Identity, NodeError>>;
 
     /// Asks for hints on `channel`; resolves once the node has confirmed.
-    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>>;
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>>;
 
     /// No more hints on `channel`.
     fn unsubscribe(&self, channel: &str);
@@ -66,6 +66,10 @@ pub trait Node: Send + Sync + 'static {
         (1, 0)
     }
 }
+
+/// How many servers listened to a channel when this one had just begun to, itself included; where that is
+/// known.
+pub type Listeners = Option<u64>;
 
 /// Receives what nodes publish.
 pub trait HintSink: Send + Sync + 'static {

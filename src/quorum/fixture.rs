@@ -13,7 +13,7 @@ use crate::domain::{LeaseHandle, Name};
 use crate::node::calls::{Ask, Keys, Renewal, Scope};
 use crate::node::embedded::EmbeddedNode;
 use crate::node::reserve::LOOK;
-use crate::node::{BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, Script};
+use crate::node::{BoxFuture, Call, Command, HintSink, Identity, Listeners, Marker, Node, NodeError, Script};
 
 /// The wall clock goes with the time that the test has paused.
 struct Paused(Instant);
@@ -81,7 +81,7 @@ impl Node for Watched {
         self.node.identify()
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>> {
         match self.hears() {
             true => self.node.subscribe(channel),
             false => Box::pin(std::future::ready(Err(NodeError::Redis("NOPERM".into())))),

@@ -80,8 +80,9 @@ impl Bell {
 #[derive(Default)]
 struct Channel {
     bells: SmallVec<[Arc<Bell>; 2]>,
-    /// No other server listened at the last release from here.
-    alone: bool,
+    /// No other server listened when the nodes were asked to the last time: by the last release from here, or
+    /// when this server began to listen.
+    alone: Option<bool>,
 }
 
 impl Channel {
@@ -143,7 +144,7 @@ impl Hub {
     /// nodes says that no other server listens.
     pub fn released(&self, channels: &[Arc<str>], tag: Tag, alone: bool) {
         self.each(channels, |channel| {
-            channel.alone = alone;
+            channel.alone = Some(alone);
             channel.ring(tag);
         });
     }
@@ -153,7 +154,7 @@ impl Hub {
         let listened = self.channels.lock();
         // Mostly nobody waits for anything.
         !listened.is_empty()
-            && channels.iter().all(|channel| listened.get(channel).is_some_and(|channel| channel.alone))
+            && channels.iter().all(|channel| listened.get(channel).is_some_and(|it| it.alone == Some(true)))
     }
 
     /// Whether somebody here listens to any of these.
@@ -195,7 +196,10 @@ impl Hub {
             Subscription { hub: Arc::clone(self), channels: channels.iter().cloned().collect(), bell };
         // Somebody may listen already and not be confirmed yet, so each one asks for itself:
         // a node confirms a second subscription like the first.
-        self.confirm(channels).await;
+        let alone = self.confirm(channels).await;
+        self.each(channels, |channel| {
+            channel.alone.get_or_insert(alone);
+        });
         subscription
     }
 
@@ -205,28 +209,33 @@ impl Hub {
         }
     }
 
-    async fn confirm(&self, channels: &[Arc<str>]) {
+    /// Waits for a quorum of confirmations; whether these say that no other server listens.
+    async fn confirm(&self, channels: &[Arc<str>]) -> bool {
         let mut pending: Vec<_> = self
             .members
             .iter()
             .map(|member| {
                 let subscribe = |channel: &Arc<str>| member.node().subscribe(Arc::clone(channel));
-                let confirmations: Vec<_> =
-                    std::iter::once(&self.waiting).chain(channels).map(subscribe).collect();
+                let (waiting, confirmations) =
+                    (subscribe(&self.waiting), channels.iter().map(subscribe).collect::<Vec<_>>());
                 Box::pin(async move {
+                    waiting.await?;
+                    let mut alone = true;
                     for confirmation in confirmations {
-                        confirmation.await?;
+                        alone &= confirmation.await? == Some(1);
                     }
-                    Ok::<_, NodeError>(())
+                    Ok::<_, NodeError>(alone)
                 })
             })
             .collect();
-        let mut count = Count::new(self.members.len());
+        let (mut count, mut alone) = (Count::new(self.members.len()), true);
         while count.verdict() == Verdict::Open {
             let (result, _, rest) = futures_util::future::select_all(pending).await;
             *if result.is_ok() { &mut count.yes } else { &mut count.failed } += 1;
+            alone &= result.unwrap_or(true);
             pending = rest;
         }
+        alone && count.verdict() == Verdict::Carried
     }
 }
 
@@ -321,6 +330,21 @@ mod tests {
         api.nodes.iter().for_each(|node| node.go_on());
         assert_eq!(api.holders(&lease), [false; 3]);
         assert!(is_told(&observer).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_begins_to_listen_hears_whether_others_do() {
+        let [api, other] = Api::pair().await;
+        let channels = api.scope.channels();
+        let is_alone = |api: &Api| api.engine.hub().is_alone(channels);
+        let _here = api.engine.hub().listen(channels, true).await;
+        assert!(is_alone(&api));
+        let there = other.engine.hub().listen(channels, true).await;
+        assert!(!is_alone(&other));
+        // That somebody has come since, the next release tells.
+        let lease = api.acquire().await;
+        assert!(api.release(&lease).await && is_told(&there).await);
+        assert!(!is_alone(&api));
     }
 
     #[tokio::test(start_paused = true)]

@@ -241,7 +241,8 @@ mod tests {
         let [api, _] = Api::pair().await;
         let api = Arc::new(api);
         let waits = api.engine.hub().listen(api.scope.channels(), true).await;
-        for release in 1..=2 {
+        // Already at the first release it is known that nobody waits at another server.
+        for _ in 1..=2 {
             let lease = api.acquire().await;
             waits.bell().reset();
             let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
@@ -264,8 +265,7 @@ mod tests {
             api.nodes.iter().for_each(|node| node.go_on());
             let first = answers.recv().await;
             let next = next.await.unwrap();
-            // Whether nobody waits at another server, the first release tells.
-            assert_eq!(first, Some(if release == 1 { "released" } else { "next" }));
+            assert_eq!(first, Some("next"));
             assert!(api.release(&next).await);
         }
     }

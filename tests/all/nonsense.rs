@@ -14,7 +14,9 @@ use quorate::clock::{Clock, SeededClock};
 use quorate::domain::{Candidate, LeaseHandle, LeaseId, Name, RequestId, Token};
 use quorate::node::ballot::Ballot;
 use quorate::node::calls::{self, Extended, GrantVote, ListStep, Survey};
-use quorate::node::{BoxFuture, Call, Command, HintSink, Identity, Node, NodeError, ReplyTo, Script, Value};
+use quorate::node::{
+    BoxFuture, Call, Command, HintSink, Identity, Listeners, Node, NodeError, ReplyTo, Script, Value,
+};
 use quorate::quorum::{Engine, EngineOptions};
 use quorate::service::{AcquireOptions, Held, Note, Service, Target, WaitLimits};
 
@@ -148,8 +150,8 @@ impl Node for Odd {
         Box::pin(std::future::ready(Ok(identity)))
     }
 
-    fn subscribe(&self, _: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
-        Box::pin(std::future::ready(Ok(())))
+    fn subscribe(&self, _: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>> {
+        Box::pin(std::future::ready(Ok(Some(1))))
     }
 
     fn unsubscribe(&self, _: &str) {}

@@ -698,6 +698,18 @@ async fn hints_arrive_for_what_is_subscribed_and_for_nothing_else() {
 }
 
 #[tokio::test]
+async fn subscribing_tells_how_many_listen_unless_that_is_a_secret() {
+    let server = Server::start(&[]);
+    let nodes = [listen(&server, options()).await.0, listen(&server, options()).await.0];
+    let subscribe = async |node: usize, channel: &str| in_time(nodes[node].subscribe(channel.into())).await;
+    assert_eq!(subscribe(0, "a").await.unwrap(), Some(1));
+    assert_eq!(subscribe(1, "b").await.unwrap(), Some(1));
+    assert_eq!(subscribe(1, "a").await.unwrap(), Some(2));
+    let _: () = server.run(&["ACL", "SETUSER", "default", "-pubsub"]).await.unwrap();
+    assert_eq!(subscribe(1, "c").await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn thousands_of_subscriptions_at_once_are_all_confirmed() {
     let server = Server::start(&[]);
     let (node, heard) = listen(&server, options()).await;

@@ -16,7 +16,7 @@ use quorate::clock::Clock;
 use quorate::node::calls::Tag;
 use quorate::node::embedded::EmbeddedNode;
 use quorate::node::{
-    BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, ReplyTo, Script, Value,
+    BoxFuture, Call, Command, HintSink, Identity, Listeners, Marker, Node, NodeError, ReplyTo, Script, Value,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -104,14 +104,14 @@ enum Body {
 enum Asker {
     Call(ReplyTo),
     Identify(oneshot::Sender<Result<Identity, NodeError>>),
-    Subscribe(oneshot::Sender<Result<(), NodeError>>),
+    Subscribe(oneshot::Sender<Result<Listeners, NodeError>>),
 }
 
 /// What came back.
 enum Back {
     Value(Result<Value, NodeError>),
     Identity(Identity),
-    Subscribed,
+    Subscribed(Listeners),
     Failed(NodeError),
 }
 
@@ -123,7 +123,7 @@ impl Asker {
             (Self::Call(reply), Back::Failed(why)) => reply.send(Err(why)),
             (Self::Identify(to), Back::Identity(identity)) => drop(to.send(Ok(identity))),
             (Self::Identify(to), Back::Failed(why)) => drop(to.send(Err(why))),
-            (Self::Subscribe(to), Back::Subscribed) => drop(to.send(Ok(()))),
+            (Self::Subscribe(to), Back::Subscribed(listeners)) => drop(to.send(Ok(listeners))),
             (Self::Subscribe(to), Back::Failed(why)) => drop(to.send(Err(why))),
             _ => unreachable!("an answer to another question"),
         }
@@ -682,8 +682,10 @@ impl World {
                 _ => return,
             },
             Body::Subscribe(channel) => {
-                drop(embedded.subscribe(Arc::clone(channel)));
-                Back::Subscribed
+                match futures_util::FutureExt::now_or_never(embedded.subscribe(Arc::clone(channel))) {
+                    Some(Ok(listeners)) => Back::Subscribed(listeners),
+                    _ => return,
+                }
             }
         };
         self.with(|inner, now, _| {
@@ -1407,7 +1409,7 @@ impl Node for SimNode {
         Box::pin(async move { identity.await.unwrap_or(Err(NodeError::Dropped)) })
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>> {
         let (to, confirmed) = oneshot::channel();
         if !self.world.is_dead(self.way.server, self.way.life) {
             self.world.lock().link(self.way).wanted.insert(Arc::clone(&channel));

@@ -296,10 +296,7 @@ impl Keyspace {
         }
         let mut counts = Vec::new();
         for channel in channels {
-            let listens = |listener: &&Listener| {
-                std::str::from_utf8(channel).is_ok_and(|channel| listener.channels.contains(channel))
-            };
-            let count = self.listeners.iter().filter(listens).count();
+            let count = std::str::from_utf8(channel).map_or(0, |channel| self.listeners_of(channel));
             counts.extend([Reply::Bulk(channel.clone()), Reply::Int(count as i64)]);
         }
         Ok(Reply::List(counts))
@@ -459,8 +456,14 @@ impl Keyspace {
         self.listener(id).sink.replace(sink)
     }
 
-    pub(super) fn subscribe(&mut self, id: u64, channel: Arc<str>) {
-        self.listener(id).channels.insert(channel);
+    fn listeners_of(&self, channel: &str) -> u64 {
+        self.listeners.iter().filter(|listener| listener.channels.contains(channel)).count() as u64
+    }
+
+    /// Returns how many listen now.
+    pub(super) fn subscribe(&mut self, id: u64, channel: Arc<str>) -> u64 {
+        self.listener(id).channels.insert(Arc::clone(&channel));
+        self.listeners_of(&channel)
     }
 
     pub(super) fn unsubscribe(&mut self, id: u64, channel: &str) {

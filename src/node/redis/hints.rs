@@ -26,12 +26,12 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::pool::{Backoff, ConnectError, Target};
 use crate::node::calls::Tag;
-use crate::node::{HintSink, NodeError};
+use crate::node::{HintSink, Listeners, NodeError};
 
 /// Channels in one `SUBSCRIBE`.
 const BATCH_MAX: usize = 512;
 
-type Confirmation = oneshot::Sender<Result<(), NodeError>>;
+type Confirmation = oneshot::Sender<Result<Listeners, NodeError>>;
 
 pub(super) struct Hints {
     shared: Arc<Shared>,
@@ -59,9 +59,9 @@ struct State {
 #[derive(Default)]
 struct Channel {
     wanted: bool,
-    /// As the node has it. Taken back *before* `UNSUBSCRIBE` is sent: whoever subscribes
-    /// meanwhile must not take the old confirmation for its own.
-    confirmed: bool,
+    /// As the node has it, and how many listened then. Taken back *before* `UNSUBSCRIBE` is sent: whoever
+    /// subscribes meanwhile must not take the old confirmation for its own.
+    confirmed: Option<Listeners>,
     waiting: Vec<Confirmation>,
 }
 
@@ -81,7 +81,7 @@ impl Shared {
         let mut state = self.state.lock();
         let mut waiting = Vec::new();
         for channel in state.channels.values_mut() {
-            channel.confirmed = false;
+            channel.confirmed = None;
             waiting.append(&mut channel.waiting);
         }
         drop(state);
@@ -116,14 +116,14 @@ impl Hints {
 
     /// Wants `channel` from now on, also where the answer is an error: then it is subscribed
     /// as soon as the node is back, and [`HintSink::missed`] tells.
-    pub(super) fn subscribe(&self, channel: Arc<str>) -> oneshot::Receiver<Result<(), NodeError>> {
+    pub(super) fn subscribe(&self, channel: Arc<str>) -> oneshot::Receiver<Result<Listeners, NodeError>> {
         let (confirmation, confirmed) = oneshot::channel();
         let mut state = self.shared.state.lock();
         let down = state.down.clone();
         let entry = state.channels.entry(channel.clone()).or_default();
         entry.wanted = true;
-        if entry.confirmed {
-            let _ = confirmation.send(Ok(()));
+        if let Some(listeners) = entry.confirmed {
+            let _ = confirmation.send(Ok(listeners));
             return confirmed;
         }
         match down {
@@ -296,10 +296,17 @@ impl Work {
             }
             for batch in subscribe.chunks(BATCH_MAX) {
                 let names: Vec<&str> = batch.iter().map(|name| &**name).collect();
-                let outcome = match connection.subscribe(&names[..]).await {
+                let mut behind = connection.clone();
+                let count = redis::cmd("PUBSUB").arg("NUMSUB").arg(&names[..]).to_owned();
+                // In this order, and in one write.
+                let (subscribed, counts) = tokio::join!(connection.subscribe(&names[..]), async {
+                    count.query_async::<HashMap<String, u64>>(&mut behind).await
+                });
+                let outcome = match subscribed {
                     Ok(()) => {
                         self.told = None;
-                        Ok(())
+                        // Whoever may not ask knows nothing of others.
+                        Ok(counts.unwrap_or_default())
                     }
                     Err(error) if is_refusal(&error) => {
                         // Not its text, in which a channel may be named.
@@ -329,15 +336,15 @@ impl Work {
         for name in std::mem::take(&mut state.changed) {
             let Some(channel) = state.channels.get_mut(&name) else { continue };
             match (channel.wanted, channel.confirmed) {
-                (true, false) => subscribe.push(name),
-                (true, true) => {
+                (true, None) => subscribe.push(name),
+                (true, Some(listeners)) => {
                     for confirmation in channel.waiting.drain(..) {
-                        let _ = confirmation.send(Ok(()));
+                        let _ = confirmation.send(Ok(listeners));
                     }
                 }
                 (false, confirmed) => {
                     state.channels.remove(&name);
-                    if confirmed {
+                    if confirmed.is_some() {
                         unsubscribe.push(name);
                     }
                 }
@@ -346,13 +353,14 @@ impl Work {
         (subscribe, unsubscribe)
     }
 
-    fn settle(&self, batch: &[Arc<str>], outcome: &Result<(), NodeError>) {
+    fn settle(&self, batch: &[Arc<str>], outcome: &Result<HashMap<String, u64>, NodeError>) {
         let mut state = self.shared.state.lock();
         for name in batch {
             let Some(channel) = state.channels.get_mut(name) else { continue };
-            channel.confirmed = outcome.is_ok();
+            let outcome = outcome.as_ref().map(|listeners| listeners.get(&**name).copied());
+            channel.confirmed = outcome.ok();
             for confirmation in channel.waiting.drain(..) {
-                let _ = confirmation.send(outcome.clone());
+                let _ = confirmation.send(outcome.map_err(Clone::clone));
             }
         }
     }

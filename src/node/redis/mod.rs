@@ -45,7 +45,7 @@ use self::hints::Hints;
 use self::pool::{Backoff, Connections, Place, Target};
 use self::queue::{Job, Queue};
 use self::resp::ScriptBytes;
-use super::{BoxFuture, Call, HintSink, Identity, Node, NodeError};
+use super::{BoxFuture, Call, HintSink, Identity, Listeners, Node, NodeError};
 
 /// How to treat a node. Every duration is a limit that the caller chose; none is left to a library.
 #[derive(Clone)]
@@ -180,7 +180,7 @@ impl Node for RedisNode {
     /// Resolves once the node has confirmed. An error means that there will be no hints for
     /// now; the channel stays wanted until [`Node::unsubscribe`], is subscribed as soon as the
     /// node is back, and [`HintSink::missed`] is called then.
-    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>> {
         let confirmed = self.hints.subscribe(channel);
         Box::pin(async move { confirmed.await.unwrap_or(Err(NodeError::Dropped)) })
     }
