@@ -735,6 +735,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn whoever_gives_up_behind_others_after_a_hand_over_is_told_of_the_new_holder() {
+        let [api, other] = Api::pair().await;
+        let before = other.acquire().await;
+        let (service, target) = (service(&api), Target::Lock(Name::new("a").unwrap()));
+        let (next, waits, gives_up) = (options(20_000, None), options(10_000, None), options(500, None));
+        let behind = |millis, options| {
+            let (service, target) = (&service, &target);
+            async move {
+                tokio::time::sleep(millis * MILLISECOND).await;
+                service.acquire(target, options).await
+            }
+        };
+        let (first, second, third, released) =
+            tokio::join!(service.acquire(&target, &next), behind(1, &waits), behind(2, &gives_up), async {
+                tokio::time::sleep(100 * MILLISECOND).await;
+                other.release(&before).await
+            });
+        let token = first.unwrap_or_else(|why| panic!("{why:?}")).lease.handle.token;
+        let named = |result: Result<Granted, ServiceError>| match result {
+            Err(ServiceError::Contended { holders, .. }) => holders.into_iter().map(|h| h.token).collect(),
+            _ => Vec::new(),
+        };
+        assert!(released && named(third) == [token] && named(second) == [token]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_retry_that_waits_behind_others_gets_what_its_earlier_attempt_was_granted_elsewhere() {
         let [api, other] = Api::pair().await;
         let before = other.acquire().await;

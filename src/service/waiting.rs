@@ -341,9 +341,12 @@ impl NoticeBoard {
         self.notices.lock().last = None;
     }
 
-    /// A contender of this queue got it: who comes next need not ask before then, or a hint.
+    /// A contender of this queue got it: who comes next need not ask before then, or a hint. Whoever was
+    /// named as the holder before is none any more.
     pub(crate) fn taken_until(&self, until: Instant, request: Option<&str>) {
-        self.notices.lock().taken = Some(Taken { until, request: request.map(Into::into) });
+        let mut notices = self.notices.lock();
+        notices.taken = Some(Taken { until, request: request.map(Into::into) });
+        notices.last = None;
     }
 
     /// Until when it was taken from `request`, as far as known; told once. Nothing was taken from the
