@@ -4,8 +4,8 @@
 
 QUORATE_URL=${QUORATE_URL:-http://127.0.0.1:8080}
 
-# Exit statuses, the same as those of `quorate run`.
-readonly HELD=11 LOST=20 WRONG=64 UNAVAILABLE=70
+# Exit statuses, those of the client commands (docs/clients.md); but too many waiters are worth another try, like 503.
+readonly HELD=11 LOST=20 WRONG=64 UNAVAILABLE=70 DENIED=77
 readonly OF_LEASE='with_entries(select(.key == "lease_id" or .key == "names"))'
 
 # api METHOD PATH [JSON]: prints the answer, JSON in any case. Body and key go to curl on stdin
@@ -21,7 +21,8 @@ api() {
   case $status in
     2??) return 0 ;;
     409) [[ $answer == *'"lease_lost"'* || $answer == *'"stale_token"'* ]] && return $LOST || return $HELD ;;
-    429 | 503) return $UNAVAILABLE ;;
+    401 | 403) return $DENIED ;;
+    429 | 5??) return $UNAVAILABLE ;;
     *) return $WRONG ;;
   esac
 }

@@ -130,7 +130,8 @@ pub(super) struct RunArgs {
     /// server's, 30s]
     #[arg(long, value_name = "DURATION")]
     pub(super) ttl: Option<Span>,
-    /// How long to wait for the lease; 0 tries once [default: as long as it takes]
+    /// How long to wait for the lease; 0 tries once [default: as long as it takes, while there is a
+    /// quorum]
     #[arg(long, value_name = "DURATION")]
     pub(super) wait: Option<Span>,
     /// Label of the holder, shown to others [default: host name and process id]
