@@ -24,9 +24,10 @@ use axum::http::{HeaderValue, Request, Response, Version};
 use bytes::{Buf as _, Bytes};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulConnection;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -84,7 +85,8 @@ pub struct Rules {
 pub struct Hub {
     router: Router,
     rules: Rules,
-    http: auto::Builder<TokioExecutor>,
+    http1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
     conns: Mutex<HashMap<u64, Arc<Conn>>>,
     next_id: AtomicU64,
     in_flight: AtomicUsize,
@@ -110,7 +112,6 @@ struct Conn {
     phase: AtomicU8,
     since: AtomicU32,
     requests: AtomicU32,
-    http2: AtomicBool,
     /// Everything that arrived has been taken, and hyper waits for more: it hears of a client that leaves.
     /// What a client sends ahead it leaves alone, and then it does not.
     listening: AtomicBool,
@@ -134,6 +135,30 @@ impl Conn {
 
     fn has_left(&self) -> bool {
         self.socket.get().and_then(Weak::upgrade).is_some_and(|socket| socket::has_left(&socket))
+    }
+
+    /// Serves `connection` to its end, or to that of its present request where it is called.
+    async fn see_to(&self, mut connection: Pin<&mut impl GracefulConnection<Error = hyper::Error>>) {
+        let mut told = false;
+        loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => {
+                    if let Err(cause) = ended {
+                        tracing::debug!(%cause, "connection broke");
+                    }
+                    return;
+                }
+                () = self.called.notified() => {
+                    // A client that was asked to end and is still not busy has nothing to lose.
+                    if self.thrown_out.load(Ordering::Relaxed) || (told && !self.is_busy()) {
+                        return;
+                    }
+                    told = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
     }
 
     /// Whether it serves a request: it has no deadline then.
@@ -166,11 +191,13 @@ fn generation(now: u32) -> usize {
 impl Hub {
     /// Serves `router` under `rules`.
     pub fn new(router: Router, rules: Rules) -> Arc<Self> {
-        let mut http = auto::Builder::new(TokioExecutor::new());
-        // No header_read_timeout: the sweeper's job. The timer is for HTTP/2's pings.
+        let mut http1 = http1::Builder::new();
+        // No header_read_timeout: the sweeper's job.
         // An answer is short: to copy it behind its head costs less than to have the kernel gather both.
-        http.http1().half_close(false).writev(false).max_buf_size(rules.header_bytes_max);
-        http.http2()
+        http1.half_close(false).writev(false).max_buf_size(rules.header_bytes_max);
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        // The timer is for pings.
+        http2
             .timer(TokioTimer::new())
             .keep_alive_interval(Duration::from_secs(15))
             .keep_alive_timeout(Duration::from_secs(10))
@@ -184,7 +211,8 @@ impl Hub {
         Arc::new(Self {
             router,
             rules,
-            http,
+            http1,
+            http2,
             conns: Mutex::default(),
             next_id: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
@@ -206,7 +234,6 @@ impl Hub {
             phase: AtomicU8::new(Phase::Head as u8),
             since: AtomicU32::new(self.now.load(Ordering::Relaxed)),
             requests: AtomicU32::new(0),
-            http2: AtomicBool::new(false),
             listening: AtomicBool::new(false),
             spare: beyond.is_some(),
             thrown_out: AtomicBool::new(false),
@@ -301,13 +328,14 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// Waits for `handshake`, unless it takes too long or the server drains.
-    pub(super) async fn shake<T>(&self, handshake: impl Future<Output = io::Result<T>>) -> Option<T> {
+    /// Waits for what comes before the first request, unless it takes too long or the server drains.
+    pub(super) async fn begin<T>(&self, beginning: impl Future<Output = io::Result<T>>) -> Option<T> {
         tokio::select! {
-            done = handshake => match done {
-                Ok(stream) => Some(stream),
+            biased;
+            begun = beginning => match begun {
+                Ok(begun) => Some(begun),
                 Err(cause) => {
-                    tracing::debug!(%cause, "TLS handshake failed");
+                    tracing::debug!(%cause, "connection did not begin");
                     None
                 }
             },
@@ -322,34 +350,26 @@ impl Place {
     }
 
     /// Serves the connection to its end.
-    pub(super) async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    pub(super) async fn serve(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        version: Version,
+    ) {
         let Self { hub, conn, .. } = &self;
-        let watched = Watched::new(stream, Arc::clone(hub), Arc::clone(conn));
+        let old_http = version < Version::HTTP_2;
+        let watched = TokioIo::new(Watched::new(stream, Arc::clone(hub), Arc::clone(conn), old_http));
         let handler = Handler { hub: Arc::clone(hub), conn: Arc::clone(conn) };
         let service = service_fn(move |request| {
             let handler = handler.clone();
             async move { handler.answer(request).await }
         });
-        let mut connection = pin!(hub.http.serve_connection(TokioIo::new(watched), service));
-        let mut told = false;
-        loop {
-            tokio::select! {
-                biased;
-                ended = connection.as_mut() => {
-                    if let Err(cause) = ended {
-                        tracing::debug!(%cause, "connection broke");
-                    }
-                    return;
-                }
-                () = conn.called.notified() => {
-                    // A client that was asked to end and is still not busy has nothing to lose.
-                    if conn.thrown_out.load(Ordering::Relaxed) || (told && !conn.is_busy()) {
-                        return;
-                    }
-                    told = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-            }
+        if old_http {
+            conn.see_to(pin!(hub.http1.serve_connection(watched, service))).await;
+        } else {
+            // HTTP/2's pings and settings look like heads from here. Its own limits and
+            // pings see to slow heads; a connection without requests is an idle one.
+            conn.enter(Phase::Idle, hub.now.load(Ordering::Relaxed));
+            conn.see_to(Box::pin(hub.http2.serve_connection(watched, service)).as_mut()).await;
         }
     }
 }
@@ -366,9 +386,6 @@ impl Handler {
         let Self { hub, conn } = self;
         let flight = Flight::begin(&hub, &conn);
         let old_http = request.version() < Version::HTTP_2;
-        if !old_http {
-            conn.http2.store(true, Ordering::Relaxed);
-        }
 
         let crowded = conn.spare || flight.beyond > hub.rules.in_flight_max;
         let mut response = if crowded && !refusals::is_probe(request.uri().path()) {
@@ -568,6 +585,7 @@ struct Watched<S> {
     stream: S,
     hub: Arc<Hub>,
     conn: Arc<Conn>,
+    old_http: bool,
     /// What is being written in place of a refusal of hyper's.
     instead: Option<Bytes>,
     /// Bytes to read and forget before the connection is closed.
@@ -575,8 +593,8 @@ struct Watched<S> {
 }
 
 impl<S> Watched<S> {
-    fn new(stream: S, hub: Arc<Hub>, conn: Arc<Conn>) -> Self {
-        Self { stream, hub, conn, instead: None, unread: 0 }
+    fn new(stream: S, hub: Arc<Hub>, conn: Arc<Conn>, old_http: bool) -> Self {
+        Self { stream, hub, conn, old_http, instead: None, unread: 0 }
     }
 }
 
@@ -612,16 +630,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         let conn = &self.conn;
         conn.listening.store(polled.is_pending(), Ordering::Relaxed);
-        if conn.is_busy() || conn.http2.load(Ordering::Relaxed) {
-            return polled;
-        }
-        let arrived = &buf.filled()[before..];
-        if conn.is(Phase::Head) && arrived.starts_with(b"PRI ") {
-            // HTTP/2's pings and settings look like heads from here. Its own limits and
-            // pings see to slow heads; a connection without requests is an idle one.
-            conn.http2.store(true, Ordering::Relaxed);
-            conn.enter(Phase::Idle, self.hub.now.load(Ordering::Relaxed));
-        } else if conn.is(Phase::Idle) && !arrived.is_empty() {
+        if self.old_http && conn.is(Phase::Idle) && buf.filled().len() > before {
             conn.enter(Phase::Head, self.hub.now.load(Ordering::Relaxed));
         }
         polled

@@ -13,8 +13,8 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::connection::Hub;
-use super::socket::Socket;
-use super::tls::Tls;
+use super::socket::{Socket, speaks};
+use super::tls::{Tls, agreed};
 use crate::telemetry::{Refusal, metrics};
 
 /// Clients that the kernel may keep until they are accepted.
@@ -64,18 +64,22 @@ pub async fn accept(listener: TcpListener, hub: Arc<Hub>, tls: Option<Arc<Tls>>)
         };
         let socket = Arc::new(stream);
         place.watch(&socket);
-        let stream = Socket(socket);
         match &tls {
-            None => drop(tokio::spawn(place.serve(stream))),
+            None => tokio::spawn(async move {
+                if let Some(version) = place.begin(speaks(&socket)).await {
+                    place.serve(Socket(socket), version).await;
+                }
+            }),
             Some(tls) => {
-                let handshake = tls.acceptor().accept(stream);
+                let handshake = tls.acceptor().accept(Socket(socket));
                 tokio::spawn(async move {
-                    if let Some(stream) = place.shake(handshake).await {
-                        place.serve(stream).await;
+                    if let Some(stream) = place.begin(handshake).await {
+                        let version = agreed(&stream);
+                        place.serve(stream, version).await;
                     }
-                });
+                })
             }
-        }
+        };
     }
 }
 

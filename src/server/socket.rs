@@ -5,12 +5,14 @@
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use axum::http::Version;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -20,6 +22,37 @@ use tokio::net::TcpStream;
 const CLOSED_BY_PEER: PollFlags = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
 #[cfg(not(target_os = "linux"))]
 const CLOSED_BY_PEER: PollFlags = PollFlags::empty();
+
+/// What a client that speaks HTTP/2 sends first (RFC 9113 §3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Waits until it is clear what the client speaks, and leaves what it has sent to be read.
+///
+/// hyper-util's look at it takes the first bytes away and hands them on one by one: hyper then makes a buffer
+/// of twice the size, and each read and write of the connection goes through one layer more.
+///
+/// # Errors
+/// The connection broke.
+pub(super) async fn speaks(socket: &TcpStream) -> io::Result<Version> {
+    let mut first = [0; PREFACE.len()];
+    loop {
+        socket.readable().await?;
+        let looked = socket.try_io(Interest::READABLE, || {
+            let length = recv(socket.as_raw_fd(), &mut first, MsgFlags::MSG_PEEK)?;
+            let whole = length == PREFACE.len();
+            match PREFACE.starts_with(&first[..length]) {
+                true if whole => Ok(Version::HTTP_2),
+                // The rest is on its way, and the socket readable only when more of it has come.
+                true if !has_left(socket) => Err(io::ErrorKind::WouldBlock.into()),
+                _ => Ok(Version::HTTP_11),
+            }
+        });
+        match looked {
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+            done => return done,
+        }
+    }
+}
 
 /// Whether the other side has closed the connection, or it broke.
 pub(super) fn has_left(socket: &TcpStream) -> bool {
@@ -99,5 +132,57 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(SockRef::from(&*self.0).shutdown(Shutdown::Write))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What is found of a client that sends these pieces and then, perhaps, leaves.
+    async fn found(pieces: &[&[u8]], leaves: bool) -> Version {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.set_nodelay(true).unwrap();
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let version = {
+            let mut looking = Box::pin(speaks(&socket));
+            for piece in pieces {
+                assert!(futures_util::poll!(&mut looking).is_pending(), "before all has come");
+                client.write_all(piece).await.unwrap();
+            }
+            if leaves {
+                client.shutdown().await.unwrap();
+            }
+            looking.await.unwrap()
+        };
+        let (sent, mut left) = (pieces.concat(), Vec::new());
+        left.resize(sent.len(), 0);
+        socket.read_exact(&mut left).await.unwrap();
+        assert_eq!(left, sent, "what was looked at is still to be read");
+        version
+    }
+
+    #[tokio::test]
+    async fn http2_is_told_by_its_preface_whole_or_in_pieces() {
+        let more = [PREFACE, b"and more"].concat();
+        for pieces in [&[PREFACE][..], &[&more], &[b"PRI", b" * HTTP/2.0\r\n", b"\r\nSM\r\n\r\n"]] {
+            assert_eq!(found(pieces, false).await, Version::HTTP_2);
+        }
+    }
+
+    #[tokio::test]
+    async fn all_else_is_http1_and_so_is_a_preface_that_ends_early() {
+        for pieces in
+            [&[b"GET / HTTP/1.1\r\n".as_slice()][..], &[b"P", b"OST /"], &[b"PRI * HTTP/1.1\r\n\r\n"]]
+        {
+            assert_eq!(found(pieces, false).await, Version::HTTP_11);
+        }
+        for pieces in [&[][..], &[b"PRI * ".as_slice()]] {
+            assert_eq!(found(pieces, true).await, Version::HTTP_11);
+        }
     }
 }

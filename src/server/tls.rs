@@ -4,13 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use axum::http::Version;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::config::TlsFiles;
+
+/// As TLS calls it.
+const HTTP_2: &[u8] = b"h2";
 
 /// What new connections shake hands with.
 pub struct Tls {
@@ -84,6 +89,14 @@ impl Tls {
     }
 }
 
+/// What was agreed upon in the handshake (ALPN).
+pub(super) fn agreed<S>(stream: &TlsStream<S>) -> Version {
+    match stream.get_ref().1.alpn_protocol() {
+        Some(HTTP_2) => Version::HTTP_2,
+        _ => Version::HTTP_11,
+    }
+}
+
 fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let unfit = |cause| TlsError::Unfit { path: files.cert.clone(), cause };
@@ -106,7 +119,7 @@ fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         }
     };
     let mut config = builder.with_single_cert(certificates(&files.cert)?, key).map_err(unfit)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![HTTP_2.to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
