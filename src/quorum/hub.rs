@@ -361,6 +361,28 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn observers_look_again_at_what_no_quorum_confirmed_to_have_released() {
+        let [api, _] = Api::pair().await;
+        let channels = api.scope.channels();
+        let observer = api.engine.hub().listen(channels, false).await;
+        assert!(api.engine.hub().is_alone(channels));
+
+        let lease = api.acquire().await;
+        observer.bell().reset();
+        api.nodes.iter().for_each(|node| node.hang_with(Script::Release));
+        let mut release = Box::pin(api.engine.release(&api.scope, &lease.id));
+        assert!(release.as_mut().now_or_never().is_none());
+        // It was done everywhere, and the connections broke before the nodes said so.
+        for node in &api.nodes {
+            let late = node.cut();
+            node.run(&late, Script::Release);
+        }
+        assert!(release.await.is_err());
+        assert_eq!(api.holders(&lease), [false; 3]);
+        assert!(is_told(&observer).await);
+    }
+
     #[tokio::test]
     async fn only_who_contends_alone_is_rung_ahead_of_the_news() {
         let hub = Hub::new(Vec::new(), "waiting".into());

@@ -23,8 +23,9 @@ impl Drop for Unsent<'_> {
     }
 }
 
-/// A release that the nodes do not tell this server, since it knows. Where whoever asked for it has left, those
-/// who listen here are told all the same: what they ask the nodes comes behind it.
+/// A release that the nodes do not tell this server, since it knows. Where whoever asked for it has left, or no
+/// quorum says in time what became of it, those who listen here are told all the same: what they ask the nodes
+/// comes behind it.
 struct Untold<'a> {
     engine: &'a Engine,
     channels: &'a [Arc<str>],
@@ -121,9 +122,9 @@ impl Engine {
             // The same replies may have made somebody who waits here the next holder: who is answered first.
             tokio::task::yield_now().await;
         }
-        untold.tag = None;
-        // An extension that was carried is known to one at least of so many that held it.
         if outcome.is_ok() {
+            untold.tag = None;
+            // An extension that was carried is known to one at least of so many that held it.
             unsent.nodes = 0;
         }
         if count.yes > 0 {
