@@ -110,9 +110,9 @@ impl Watched {
         *self.hangs.lock() = Hangs::Always;
     }
 
-    /// From now on it lets nobody listen.
-    pub(crate) fn mute(&self) {
-        self.mute.store(true, Ordering::Relaxed);
+    /// Whether it lets nobody listen from now on.
+    pub(crate) fn mute(&self, mute: bool) {
+        self.mute.store(mute, Ordering::Relaxed);
     }
 
     /// Only with calls of this kind.

@@ -81,7 +81,7 @@ impl Bell {
 struct Channel {
     bells: SmallVec<[Arc<Bell>; 2]>,
     /// No other server listened when the nodes were asked to the last time: by the last release from here, or
-    /// when this server began to listen.
+    /// when this server began to listen. None before it was heard to: whoever is counted then is another one.
     alone: Option<bool>,
 }
 
@@ -144,7 +144,9 @@ impl Hub {
     /// nodes says that no other server listens.
     pub fn released(&self, channels: &[Arc<str>], tag: Tag, alone: bool) {
         self.each(channels, |channel| {
-            channel.alone = Some(alone);
+            if let Some(known) = &mut channel.alone {
+                *known = alone;
+            }
             channel.ring(tag);
         });
     }
@@ -196,10 +198,11 @@ impl Hub {
             Subscription { hub: Arc::clone(self), channels: channels.iter().cloned().collect(), bell };
         // Somebody may listen already and not be confirmed yet, so each one asks for itself:
         // a node confirms a second subscription like the first.
-        let alone = self.confirm(channels).await;
-        self.each(channels, |channel| {
-            channel.alone.get_or_insert(alone);
-        });
+        if let Some(alone) = self.confirm(channels).await {
+            self.each(channels, |channel| {
+                channel.alone.get_or_insert(alone);
+            });
+        }
         subscription
     }
 
@@ -209,8 +212,9 @@ impl Hub {
         }
     }
 
-    /// Waits for a quorum of confirmations; whether these say that no other server listens.
-    async fn confirm(&self, channels: &[Arc<str>]) -> bool {
+    /// Waits for a quorum of confirmations; whether these say that no other server listens. None where there
+    /// is no quorum of them.
+    async fn confirm(&self, channels: &[Arc<str>]) -> Option<bool> {
         let mut pending: Vec<_> = self
             .members
             .iter()
@@ -235,7 +239,7 @@ impl Hub {
             alone &= result.unwrap_or(true);
             pending = rest;
         }
-        alone && count.verdict() == Verdict::Carried
+        (count.verdict() == Verdict::Carried).then_some(alone)
     }
 }
 
@@ -350,7 +354,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn those_at_another_server_are_told_also_where_this_one_can_listen_to_nobody() {
         let [api, other] = Api::pair().await;
-        api.nodes.iter().for_each(|node| node.mute());
+        api.nodes.iter().for_each(|node| node.mute(true));
         let _here = api.engine.hub().listen(api.scope.channels(), true).await;
         let there = other.engine.hub().listen(api.scope.channels(), true).await;
         for release in 1..=3 {
@@ -383,19 +387,33 @@ mod tests {
         assert!(is_told(&observer).await);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
+    async fn whoever_cannot_listen_itself_does_not_take_the_only_listener_for_itself() {
+        let [api, other] = Api::pair().await;
+        let mute = |mute| api.nodes.iter().for_each(|node| node.mute(mute));
+        // Refused for a moment; what else is listened to afterwards is not.
+        mute(true);
+        let _here = api.engine.hub().listen(api.scope.channels(), true).await;
+        mute(false);
+        let there = other.engine.hub().listen(api.scope.channels(), true).await;
+        for release in 1..=3 {
+            let lease = api.acquire().await;
+            there.bell().reset();
+            assert!(api.release(&lease).await);
+            assert!(is_told(&there).await, "release {release}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn only_who_contends_alone_is_rung_ahead_of_the_news() {
-        let hub = Hub::new(Vec::new(), "waiting".into());
+        let [api, _] = Api::pair().await;
+        let hub = api.engine.hub();
         let channels: [Arc<str>; 2] = ["a".into(), "b".into()];
         let contender = hub.listen(&channels, true).await;
         let observer = hub.listen(&channels[..1], false).await;
         let rung = || (has_rung(contender.bell()), has_rung(observer.bell()));
 
-        assert!(!hub.is_alone(&channels));
-        hub.released(&channels, Tag::UNKNOWN, true);
         assert!(hub.is_alone(&channels));
-        contender.bell().reset();
-        observer.bell().reset();
         hub.ring_ahead(&channels, Tag::from_bits(1));
         assert_eq!(rung(), (true, false));
 
@@ -403,8 +421,8 @@ mod tests {
         assert!(!hub.is_alone(&channels) && hub.is_alone(&channels[..1]));
         assert!(!hub.is_alone(&["c".into()]));
         drop(contender);
-        // Whoever listens next knows nothing yet.
+        // Whoever listens next is told anew.
         let _next = hub.listen(&channels[1..], true).await;
-        assert!(!hub.is_alone(&channels[1..]));
+        assert!(hub.is_alone(&channels[1..]));
     }
 }
