@@ -710,6 +710,26 @@ async fn subscribing_tells_how_many_listen_unless_that_is_a_secret() {
 }
 
 #[tokio::test]
+async fn what_a_node_let_nobody_subscribe_to_is_subscribed_once_it_does() {
+    let server = Server::start(&[]);
+    let options = RedisOptions { hints_ping_every: Duration::from_millis(50), ..options() };
+    let (node, heard) = listen(&server, options).await;
+    let channels = async |rule: &str| {
+        let _: () = server.run(&["ACL", "SETUSER", "default", rule]).await.unwrap();
+    };
+    channels("resetchannels").await;
+    for _ in 1..=2 {
+        assert!(matches!(in_time(node.subscribe("a".into())).await, Err(NodeError::Redis(_))));
+    }
+    assert!(!node.hears());
+    channels("allchannels").await;
+    until("whoever waits is told to look", async || heard.missed(), |&missed| missed == 1).await;
+    assert!(node.hears());
+    assert_eq!(publish(&server, "a").await, 1);
+    until("the hint is there", async || heard.take(), |hints| hints == &["a"]).await;
+}
+
+#[tokio::test]
 async fn thousands_of_subscriptions_at_once_are_all_confirmed() {
     let server = Server::start(&[]);
     let (node, heard) = listen(&server, options()).await;

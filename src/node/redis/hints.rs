@@ -62,6 +62,8 @@ struct Channel {
     /// As the node has it, and how many listened then. Taken back *before* `UNSUBSCRIBE` is sent: whoever
     /// subscribes meanwhile must not take the old confirmation for its own.
     confirmed: Option<Listeners>,
+    /// The node let nobody subscribe, and is asked again with every ping.
+    refused: bool,
     waiting: Vec<Confirmation>,
 }
 
@@ -92,6 +94,13 @@ impl Shared {
 
     fn any_wanted(&self) -> bool {
         self.state.lock().channels.values().any(|channel| channel.wanted)
+    }
+
+    /// The node may allow by now what it refused.
+    fn ask_again(&self) {
+        let state = &mut *self.state.lock();
+        let refused = state.channels.iter().filter(|(_, channel)| channel.refused);
+        state.changed.extend(refused.map(|(name, _)| name.clone()));
     }
 }
 
@@ -261,7 +270,7 @@ impl Work {
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_wanted = Instant::now();
         loop {
-            if let Err(error) = self.follow(&mut hints.connection).await {
+            if let Err(error) = self.follow(&mut hints.connection, missed).await {
                 return End::Lost(error.to_string().into());
             }
             if std::mem::take(missed)
@@ -278,6 +287,7 @@ impl Work {
                     } else if last_wanted.elapsed() >= self.idle {
                         return End::Idle;
                     }
+                    self.shared.ask_again();
                     // A half-open connection delivers nothing and says nothing: it is asked.
                     if let Err(error) = hints.connection.send_packed_command(&redis::cmd("PING")).await {
                         return End::Lost(error.to_string().into());
@@ -288,7 +298,11 @@ impl Work {
     }
 
     /// Brings the node's subscriptions to what is wanted.
-    async fn follow(&mut self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    async fn follow(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        missed: &mut bool,
+    ) -> Result<(), RedisError> {
         loop {
             let (subscribe, unsubscribe) = self.difference();
             if subscribe.is_empty() && unsubscribe.is_empty() {
@@ -317,7 +331,7 @@ impl Work {
                     Err(error) => return Err(error),
                 };
                 self.shared.hears.store(outcome.is_ok(), Ordering::Relaxed);
-                self.settle(batch, &outcome);
+                *missed |= self.settle(batch, &outcome);
             }
             for batch in unsubscribe.chunks(BATCH_MAX) {
                 let names: Vec<&str> = batch.iter().map(|name| &**name).collect();
@@ -353,16 +367,19 @@ impl Work {
         (subscribe, unsubscribe)
     }
 
-    fn settle(&self, batch: &[Arc<str>], outcome: &Result<HashMap<String, u64>, NodeError>) {
-        let mut state = self.shared.state.lock();
+    /// Says whether any of these had been refused before.
+    fn settle(&self, batch: &[Arc<str>], outcome: &Result<HashMap<String, u64>, NodeError>) -> bool {
+        let (mut state, mut late) = (self.shared.state.lock(), false);
         for name in batch {
             let Some(channel) = state.channels.get_mut(name) else { continue };
             let outcome = outcome.as_ref().map(|listeners| listeners.get(&**name).copied());
             channel.confirmed = outcome.ok();
+            late |= std::mem::replace(&mut channel.refused, outcome.is_err()) && outcome.is_ok();
             for confirmation in channel.waiting.drain(..) {
                 let _ = confirmation.send(outcome.map_err(Clone::clone));
             }
         }
+        late
     }
 }
 
