@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Engine;
 use super::tally::{Count, Verdict, quorum_of};
 use crate::domain::{LeaseId, Nodes};
-use crate::node::ballot::Seat;
+use crate::node::ballot::{Ballot, Seat};
 use crate::node::calls::{self, Claim, Released, Scope, Tag, Tell};
 use crate::node::{Command, Settle};
 
@@ -182,7 +182,19 @@ impl Engine {
         let settle = Settle::new(ttl_ms, true, self.clock.now());
         let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
         self.withdraw(lease);
-        self.tell_these(&command, nodes, |_| None);
+        if tell == Tell::Nobody || !self.hub.is_listened(scope.channels()) {
+            return self.tell_these(&command, nodes, |_| None);
+        }
+        // Those who wait here need no hint of what this server knows.
+        let mut ballot = Ballot::new(1);
+        self.tell_these(&command, nodes, |i| Some(ballot.seat(i)));
+        let (engine, scope, mut freed) = (Arc::clone(self), scope.clone(), 0);
+        self.take_late(ballot, move |_, answer| {
+            freed += usize::from(answer.is_ok_and(|answer| answer.done));
+            if freed == quorum_of(engine.total()) {
+                engine.hub.ring(scope.channels());
+            }
+        });
     }
 
     /// Tells the nodes in the bit set, without waiting: each answers `to` its seat, if it has one.

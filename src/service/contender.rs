@@ -761,6 +761,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_a_client_that_leaves_gives_back_goes_to_who_waits_here_also_without_hints() {
+        let [api, _] = Api::pair().await;
+        api.nodes.iter().for_each(|node| node.mute(true));
+        let (service, target) = (service(&api), Target::Lock(Name::new("a").unwrap()));
+        let (once, waits) = (options(0, None), options(10_000, None));
+        let held = service.acquire(&target, &once).await.unwrap_or_else(|why| panic!("{why:?}"));
+        let began = Instant::now();
+        let (next, ()) = tokio::join!(service.acquire(&target, &waits), async {
+            tokio::time::sleep(100 * MILLISECOND).await;
+            drop(held);
+        });
+        assert!(next.is_ok(), "{:?}", next.err());
+        assert!(began.elapsed() < 200 * MILLISECOND, "{:?}", began.elapsed());
+        drop(next);
+        assert!(api.engine.is_settled());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_retry_that_waits_behind_others_gets_what_its_earlier_attempt_was_granted_elsewhere() {
         let [api, other] = Api::pair().await;
         let before = other.acquire().await;
