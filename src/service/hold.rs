@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 
+use super::leases::{count_extension, unavailable};
 use super::{AcquireOptions, Granted, Held, Lease, Nodes, Primitive, Service, ServiceError, Target};
 use crate::domain::Token;
 use crate::node::calls::Renewal;
@@ -119,8 +120,11 @@ impl Service {
                     return;
                 }
                 let renewal = Box::pin(service.renew(&held, handle, Renewal::Own, None));
-                match tokio::time::timeout_at(valid_until, renewal).await {
-                    Ok(Ok(lease)) => {
+                let renewed = tokio::time::timeout_at(valid_until, renewal).await;
+                let renewed = renewed.unwrap_or_else(|_| Err(unavailable(service.engine.tally())));
+                count_extension(primitive, &renewed);
+                match renewed {
+                    Ok(lease) => {
                         ttl_ms = lease.ttl_ms;
                         valid_until = lease.valid_until;
                         next = service.engine.clock().now() + Duration::from_millis(ttl_ms / 3);
@@ -129,17 +133,17 @@ impl Service {
                         ended.counts = true;
                         yield HoldEvent::Extended(lease);
                     }
-                    Ok(Err(ServiceError::LeaseLost { nodes })) => {
+                    Err(ServiceError::LeaseLost { nodes }) => {
                         ended.counts = false;
                         yield HoldEvent::Lost { nodes };
                         return;
                     }
                     // It may still be valid: try again while it is.
-                    Ok(Err(_)) if service.engine.clock().now() < valid_until => {
+                    Err(_) if service.engine.clock().now() < valid_until => {
                         let pause = Duration::from_millis((ttl_ms / 20).clamp(10, 500));
                         next = service.engine.clock().now() + pause;
                     }
-                    Ok(Err(_)) | Err(_) => {
+                    Err(_) => {
                         ended.counts = false;
                         yield HoldEvent::Lost { nodes: service.engine.tally() };
                         return;
@@ -152,5 +156,40 @@ impl Service {
     /// How many wait for this on this API server.
     pub fn waiting(&self, held: &Held) -> usize {
         self.rooms.waiting(&super::leases::room_key(&held.scope(self.engine.keys())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+
+    use futures_util::StreamExt as _;
+
+    use super::*;
+    use crate::domain::Name;
+    use crate::node::Script;
+    use crate::quorum::fixture::Api;
+    use crate::service::{Note, WaitLimits};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_extension_that_nobody_answers_while_the_lease_is_valid_is_counted() {
+        let [api, _] = Api::pair().await;
+        let limits = WaitLimits { waiters_max: 1, waiters_per_name_max: 1 };
+        let service = Service::new(Arc::clone(&api.engine), limits);
+        let target = Target::Multilock(["a", "b"].map(|name| Name::new(name).unwrap()).into());
+        let options = AcquireOptions { ttl_ms: 1000, wait_ms: 0, note: Note::default(), request: None };
+        let counted = || {
+            let series = r#"quorate_extensions_total{primitive="multilock",outcome="no_quorum"} "#;
+            let text = metrics().render();
+            text.lines().find_map(|line| line.strip_prefix(series)?.parse::<u64>().ok()).unwrap()
+        };
+        let before = counted();
+        let mut held = pin!(service.hold(target, options));
+        assert!(matches!(held.next().await, Some(HoldEvent::Waiting { .. })));
+        assert!(matches!(held.next().await, Some(HoldEvent::Acquired(_))));
+        api.nodes.iter().for_each(|node| node.hang_with(Script::Extend));
+        assert!(matches!(held.next().await, Some(HoldEvent::Lost { .. })));
+        assert_eq!(counted(), before + 1);
     }
 }

@@ -118,23 +118,13 @@ impl Service {
         ttl_ms: Option<u64>,
     ) -> Result<Lease, ServiceError> {
         let renewal = ttl_ms.map_or(Renewal::Own, Renewal::Ttl);
-        self.renew(held, handle, renewal, None).await
-    }
-
-    pub(crate) async fn renew(
-        &self,
-        held: &Held,
-        handle: LeaseHandle,
-        renewal: Renewal,
-        note: Option<&Note>,
-    ) -> Result<Lease, ServiceError> {
-        let renewed = self.renew_uncounted(held, handle, renewal, note).await;
+        let renewed = self.renew(held, handle, renewal, None).await;
         count_extension(held.primitive(), &renewed);
         renewed
     }
 
-    /// One of several rounds that are one extension to whoever asked for it.
-    pub(crate) async fn renew_uncounted(
+    /// One round. Whoever asks counts: several may be one extension, and one may take too long.
+    pub(crate) async fn renew(
         &self,
         held: &Held,
         handle: LeaseHandle,
