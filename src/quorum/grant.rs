@@ -69,10 +69,10 @@ impl Refusal {
         tally::holder(self.holdings.iter(), self.nodes.total as usize)
     }
 
-    /// Whether only a node that cannot be asked could tell a lease that is held from one that another
-    /// contender has begun to take.
+    /// Whether only a node that has not answered, be it down or slow, could tell a lease that is held from one
+    /// that another contender has begun to take.
     pub fn is_doubtful(&self) -> bool {
-        self.held && self.holder().is_none() && self.nodes.failed > 0
+        self.held && self.holder().is_none()
     }
 }
 

@@ -677,6 +677,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_two_contenders_have_taken_is_not_refused_as_held_while_the_last_node_hangs() {
+        let [api, other] = Api::pair().await;
+        other.nodes[2].refuse(Some(Script::Acquire));
+        let mut rounds = ["first", "second"].map(|request| Box::pin(other.round_of(Some(request), 30_000)));
+        for (i, round) in rounds.iter_mut().enumerate() {
+            other.nodes.iter().for_each(|node| node.hang());
+            other.nodes[i].go_on_from_now();
+            assert!(tokio::time::timeout(MILLISECOND, round).await.is_err());
+        }
+        api.nodes[2].hang();
+        let (service, target) = (service(&api), Target::Lock(Name::new("a").unwrap()));
+        let once = options(0, None);
+        let mut acquire = pin!(service.acquire(&target, &once));
+        let early = tokio::time::timeout(5 * MILLISECOND, &mut acquire).await;
+        assert!(early.is_err(), "{:?}", early.map(|early| early.err()));
+        other.nodes.iter().for_each(|node| node.go_on());
+        for round in rounds {
+            assert!(matches!(round.await, Round::Refused(_)));
+        }
+        let granted = acquire.await;
+        assert!(granted.is_ok(), "{:?}", granted.err());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_in_the_way_of_its_own_retry_is_held_to_all_others_who_wait() {
         let [api, other] = Api::pair().await;
         let Round::Granted(won) = other.round_of(Some("retried"), 30_000).await else {
