@@ -288,9 +288,20 @@ pub struct Ledger {
     claimed: BTreeSet<String>,
     /// Which processes had to do with a lease: what they owe dies with them.
     touched: BTreeMap<String, BTreeSet<(usize, u32)>>,
+    /// Leases that a node was told to forget, and of these the ones of which it may have forgotten that, too:
+    /// an eviction leaves the marker, so an acquire that comes still later is done again. The node is in
+    /// quarantine for longer than that lease may last.
+    undone: BTreeSet<(usize, String)>,
+    undone_before: BTreeSet<(usize, String)>,
 }
 
 impl Ledger {
+    fn forgot(&mut self, node: usize) {
+        self.open.retain(|(of, _), _| *of != node);
+        let here = self.undone.iter().filter(|(of, _)| *of == node);
+        self.undone_before.extend(here.cloned());
+    }
+
     /// A node that answers the release of a lease with an error is asked again until the lease is over.
     fn refused(&mut self, way: Way, command: &Command, now: u64) {
         if command.script == Script::Release {
@@ -316,6 +327,7 @@ impl Ledger {
         let claim = claim.filter(|&&claim| claim != "-");
         self.touched.entry(lease.to_owned()).or_default().insert((way.server, way.life));
         match command.script {
+            Script::Acquire if self.undone_before.contains(&(way.node, lease.to_owned())) => {}
             Script::Acquire | Script::Heal if done => {
                 let ttl = if command.script == Script::Heal { args[3] } else { &args[0][17..25] };
                 let ttl = ttl.parse().unwrap_or_default();
@@ -324,6 +336,7 @@ impl Ledger {
             // An undo that names a claim, or the lack of one, is not for what was claimed since.
             Script::Release if claim.is_none() || !self.claimed.contains(lease) => {
                 self.open.remove(&(way.node, lease.to_owned()));
+                self.undone.insert((way.node, lease.to_owned()));
             }
             Script::Extend if done => {
                 if let Some(stored) = self.open.get_mut(&(way.node, lease.to_owned())) {
@@ -1203,7 +1216,7 @@ impl Inner {
     /// A node has lost its data.
     fn forgot(&mut self, node: usize, now: u64) {
         self.forgot_ms = Some(now);
-        self.ledger.open.retain(|(of, _), _| *of != node);
+        self.ledger.forgot(node);
     }
 
     fn link(&mut self, way: Way) -> &mut Link {
