@@ -1062,6 +1062,8 @@ impl World {
                         inner.mend(mend);
                     }
                     inner.link(way).lag.clear();
+                    // Two in a row, there and back, take longer than the shortest time-out.
+                    inner.link(way).weather.stragglers = 0;
                 }
             }
             inner.nodes.iter().for_each(|node| node.clock.run_right());
