@@ -352,16 +352,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_at_another_server_are_told_also_where_this_one_can_listen_to_nobody() {
-        let [api, other] = Api::pair().await;
-        api.nodes.iter().for_each(|node| node.mute(true));
-        let _here = api.engine.hub().listen(api.scope.channels(), true).await;
-        let there = other.engine.hub().listen(api.scope.channels(), true).await;
-        for release in 1..=3 {
-            let lease = api.acquire().await;
-            there.bell().reset();
-            assert!(api.release(&lease).await);
-            assert!(is_told(&there).await, "release {release}");
+    async fn those_at_another_server_are_told_also_where_this_one_was_refused_for_good_or_for_a_moment() {
+        for for_good in [true, false] {
+            let [api, other] = Api::pair().await;
+            let mute = |mute| api.nodes.iter().for_each(|node| node.mute(mute));
+            mute(true);
+            let _here = api.engine.hub().listen(api.scope.channels(), true).await;
+            mute(for_good);
+            let there = other.engine.hub().listen(api.scope.channels(), true).await;
+            for release in 1..=3 {
+                let lease = api.acquire().await;
+                there.bell().reset();
+                assert!(api.release(&lease).await);
+                assert!(is_told(&there).await, "release {release}, for good: {for_good}");
+            }
         }
     }
 
@@ -385,23 +389,6 @@ mod tests {
         assert!(release.await.is_err());
         assert_eq!(api.holders(&lease), [false; 3]);
         assert!(is_told(&observer).await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn whoever_cannot_listen_itself_does_not_take_the_only_listener_for_itself() {
-        let [api, other] = Api::pair().await;
-        let mute = |mute| api.nodes.iter().for_each(|node| node.mute(mute));
-        // Refused for a moment; what else is listened to afterwards is not.
-        mute(true);
-        let _here = api.engine.hub().listen(api.scope.channels(), true).await;
-        mute(false);
-        let there = other.engine.hub().listen(api.scope.channels(), true).await;
-        for release in 1..=3 {
-            let lease = api.acquire().await;
-            there.bell().reset();
-            assert!(api.release(&lease).await);
-            assert!(is_told(&there).await, "release {release}");
-        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ const CLOSED_BY_PEER: PollFlags = PollFlags::from_bits_retain(nix::libc::POLLRDH
 #[cfg(not(target_os = "linux"))]
 const CLOSED_BY_PEER: PollFlags = PollFlags::empty();
 
-/// What a client that speaks HTTP/2 sends first (RFC 9113 §3.4).
+/// What a client that speaks HTTP/2 sends first (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Waits until it is clear what the client speaks, and leaves what it has sent to be read.
