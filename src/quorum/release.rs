@@ -190,9 +190,11 @@ impl Engine {
         self.tell_these(&command, nodes, |i| Some(ballot.seat(i)));
         let (engine, scope, mut freed) = (Arc::clone(self), scope.clone(), 0);
         self.take_late(ballot, move |_, answer| {
-            freed += usize::from(answer.is_ok_and(|answer| answer.done));
-            if freed == quorum_of(engine.total()) {
-                engine.hub.ring(scope.channels());
+            if answer.is_ok_and(|answer| answer.done) {
+                freed += 1;
+                if freed == quorum_of(engine.total()) {
+                    engine.hub.ring(scope.channels());
+                }
             }
         });
     }

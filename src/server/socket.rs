@@ -39,12 +39,13 @@ pub(super) async fn speaks(socket: &TcpStream) -> io::Result<Version> {
         socket.readable().await?;
         let looked = socket.try_io(Interest::READABLE, || {
             let length = recv(socket.as_raw_fd(), &mut first, MsgFlags::MSG_PEEK)?;
-            let whole = length == PREFACE.len();
-            match PREFACE.starts_with(&first[..length]) {
-                true if whole => Ok(Version::HTTP_2),
+            if &first[..length] == PREFACE {
+                Ok(Version::HTTP_2)
+            } else if PREFACE.starts_with(&first[..length]) && !has_left(socket) {
                 // The rest is on its way, and the socket readable only when more of it has come.
-                true if !has_left(socket) => Err(io::ErrorKind::WouldBlock.into()),
-                _ => Ok(Version::HTTP_11),
+                Err(io::ErrorKind::WouldBlock.into())
+            } else {
+                Ok(Version::HTTP_11)
             }
         });
         match looked {
@@ -159,8 +160,8 @@ mod tests {
             }
             looking.await.unwrap()
         };
-        let (sent, mut left) = (pieces.concat(), Vec::new());
-        left.resize(sent.len(), 0);
+        let sent = pieces.concat();
+        let mut left = vec![0; sent.len()];
         socket.read_exact(&mut left).await.unwrap();
         assert_eq!(left, sent, "what was looked at is still to be read");
         version
