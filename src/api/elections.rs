@@ -331,7 +331,8 @@ pub(super) async fn observe_election(
     Call(name, ()): Call<()>,
 ) -> Result<Response, Problem> {
     let slot = ctx.streams.open(None)?;
-    streams::observe(slot, ctx.service.observe(&name), name).await
+    let changes = ctx.service.observe(&name).await?;
+    Ok(streams::observed(slot, changes, name))
 }
 
 /// Lead while the connection is open.

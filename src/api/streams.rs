@@ -33,7 +33,7 @@ use super::front::REQUEST_ID;
 use super::leases::Shows;
 use super::problem::Problem;
 use crate::domain::Name;
-use crate::service::{HoldEvent, LeaderView, Primitive, ServiceError};
+use crate::service::{HoldEvent, LeaderView, Primitive};
 use crate::telemetry::{self, Acquisition};
 
 /// Proxies close connections that are silent for longer, and a dead peer shows when written to.
@@ -185,27 +185,17 @@ pub(super) fn held_events<W: Shows>(
     }
 }
 
-/// An observed election. Waits for the present state, so that a missing quorum is the plain 503.
-pub(super) async fn observe(
+/// An observed election.
+pub(super) fn observed(
     slot: Slot,
-    changes: impl Stream<Item = Result<LeaderView, ServiceError>> + Send + 'static,
+    changes: impl Stream<Item = LeaderView> + Send + 'static,
     name: Name,
-) -> Result<Response, Problem> {
-    let mut changes = Box::pin(changes);
-    let first = match changes.next().await {
-        Some(first) => first?,
-        None => return Err(ServiceError::ShuttingDown.into()),
-    };
-    let all = futures_util::stream::iter([Ok(first)]).chain(changes);
-    Ok(answer(slot, all, move |change| match change {
-        Ok(view) => {
-            let state = ElectionState::new(&name, view);
-            let name = if state.is_vacant() { "vacant" } else { "leader" };
-            Line::Event(Event { id: Some(state.revision().to_owned()), ..Event::new(name, &state) })
-        }
-        // The observer keeps what it knows; the next event that it gets is true again.
-        Err(_) => Line::Comment("fewer than a quorum of nodes answered"),
-    }))
+) -> Response {
+    answer(slot, changes, move |view| {
+        let state = ElectionState::new(&name, view);
+        let name = if state.is_vacant() { "vacant" } else { "leader" };
+        Line::Event(Event { id: Some(state.revision().to_owned()), ..Event::new(name, &state) })
+    })
 }
 
 /// A lease held while its client reads.
@@ -350,7 +340,7 @@ where
 mod tests {
     use super::*;
     use crate::domain::{LeaseHandle, LeaseId, Token};
-    use crate::service::{Lease, Nodes, Note};
+    use crate::service::{Lease, Nodes, Note, ServiceError};
     use futures_util::stream;
 
     fn numbers(number: u64) -> Line {

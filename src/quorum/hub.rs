@@ -116,11 +116,7 @@ impl HintSink for Sink {
 
     fn missed(&self) {
         if let Some(hub) = self.hub.upgrade() {
-            hub.channels
-                .lock()
-                .values()
-                .flat_map(|channel| &channel.bells)
-                .for_each(|bell| bell.ring(u64::MAX, Tag::UNKNOWN));
+            hub.channels.lock().values().for_each(|channel| channel.ring(Tag::UNKNOWN));
         }
     }
 }

@@ -237,30 +237,25 @@ impl Service {
     }
 
     /// The present state first, then each change. Ends when the server drains.
-    pub fn observe(
+    ///
+    /// # Errors
+    /// [`ServiceError::QuorumUnavailable`], [`ServiceError::ShuttingDown`]. Who observes already is not told
+    /// that there is no quorum, and waits for one.
+    pub async fn observe(
         &self,
         name: &Name,
-    ) -> impl Stream<Item = Result<LeaderView, ServiceError>> + Send + 'static {
+    ) -> Result<impl Stream<Item = LeaderView> + Send + 'static + use<>, ServiceError> {
         let service = self.clone();
-        let name = name.clone();
-        async_stream::stream! {
-            let watch = service.watch(&name);
-            // Whoever begins to observe without a quorum is told so; who did before waits for one.
-            let followed = tokio::select! {
-                biased;
-                () = service.rooms.closing() => Err(ServiceError::ShuttingDown),
-                followed = watch.follow(false) => {
-                    followed.ok_or_else(|| unavailable(service.engine.tally()))
-                }
-            };
-            let (present, mut changes) = match followed {
-                Ok(followed) => followed,
-                Err(why) => {
-                    yield Err(why);
-                    return;
-                }
-            };
-            yield Ok(present);
+        let watch = service.watch(name);
+        let (present, mut changes) = tokio::select! {
+            biased;
+            () = service.rooms.closing() => return Err(ServiceError::ShuttingDown),
+            followed = watch.follow(false) => followed.ok_or_else(|| unavailable(service.engine.tally()))?,
+        };
+        Ok(async_stream::stream! {
+            // Without an observer it ends.
+            let _watch = watch;
+            yield present;
             loop {
                 let change = tokio::select! {
                     biased;
@@ -268,13 +263,13 @@ impl Service {
                     change = changes.recv() => change,
                 };
                 match change {
-                    Ok(view) => yield Ok(view),
+                    Ok(view) => yield view,
                     // The next one tells the latest state.
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return,
                 }
             }
-        }
+        })
     }
 
     /// Changes what the leader proclaims; the lease's remaining time stays as it is. Of several at

@@ -218,7 +218,11 @@ impl Work {
             self.shared.connected.store(false, Ordering::Relaxed);
             self.shared.hears.store(false, Ordering::Relaxed);
             match end {
-                End::Idle => self.shared.unconfirm_all(&NodeError::Dropped),
+                End::Idle => {
+                    self.shared.unconfirm_all(&NodeError::Dropped);
+                    // Who began to listen just then was not heard, and is subscribed with the next connection.
+                    missed = true;
+                }
                 End::Lost(reason) => {
                     tracing::info!(node = self.address, %reason, "connection for hints lost");
                     self.shared.unconfirm_all(&NodeError::Connection(reason));
