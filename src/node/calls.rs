@@ -294,8 +294,8 @@ pub enum Renewal {
     Keep,
 }
 
-/// Who may undo a grant that was made for a request id. A retry that takes the lease over
-/// claims it, and then the attempt that it took it from does not undo it any more.
+/// By what an attempt has the lease of a request id. A retry that gets it claims it, too, and from then on an
+/// attempt that is undone takes it away only where no other claim is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim(u32);
 
@@ -303,10 +303,19 @@ impl Claim {
     /// The attempt that the nodes granted it to.
     pub const FIRST: Self = Self(0);
 
-    /// A retry's, from random bits.
+    /// A retry's, from random bits. One stands for claims that are not remembered any more.
     pub fn from_bits(bits: u128) -> Self {
-        Self((bits as u32).max(1))
+        Self((bits as u32).max(2))
     }
+}
+
+/// What an extension says of who has the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// This one has it from now on, too.
+    Joins(Claim),
+    /// This one has it still, and those who had it before are taken to have left.
+    Outlasts(Claim),
 }
 
 /// Which release a hint is about, so that whoever sent it knows its own. Not secret.
@@ -343,14 +352,14 @@ impl std::fmt::Display for Tag {
 }
 
 /// Command of extend.lua. `token` is carried, where it is known for certain; `data` replaces what is
-/// stored with the lease unless that is of a later [`Edition`](crate::domain::Edition); `claim` takes it over.
+/// stored with the lease unless that is of a later [`Edition`](crate::domain::Edition).
 pub fn extend(
     scope: &Scope,
     lease: &LeaseId,
     token: Option<Token>,
     renewal: Renewal,
     data: Option<&str>,
-    claim: Option<Claim>,
+    share: Option<Share>,
 ) -> Command {
     let digits;
     let renewal = match renewal {
@@ -364,6 +373,10 @@ pub fn extend(
     };
     let token = Digits::<16>::of(token.map_or(0, Token::get));
     let parts = [token.as_str(), lease.expose(), renewal, data.unwrap_or("")];
+    let claim = share.map(|share| match share {
+        Share::Joins(Claim(claim)) => format!("+{claim}"),
+        Share::Outlasts(Claim(claim)) => claim.to_string(),
+    });
     by_lease(Command::new(Script::Extend), &parts, scope, claim)
 }
 
@@ -374,11 +387,11 @@ pub fn update(scope: &Scope, lease: &LeaseId, data: &str) -> Command {
 }
 
 /// A call of extend.lua or release.lua: its keys, its text, and more where that is of use.
-fn by_lease(command: Command, parts: &[&str], scope: &Scope, claim: Option<Claim>) -> Command {
+fn by_lease(command: Command, parts: &[&str], scope: &Scope, claim: Option<String>) -> Command {
     let more = if scope.is_slots() { 2 } else { usize::from(claim.is_some()) };
     let command = scope.lease_keys(command).call("", parts, more);
     let command = match claim {
-        Some(Claim(claim)) => command.number(u64::from(claim)),
+        Some(claim) => command.arg(&claim),
         None if scope.is_slots() => command.arg("-"),
         None => command,
     };
@@ -394,7 +407,7 @@ pub struct Extended {
     pub ttl_ms: u64,
     /// What is stored with it.
     pub data: String,
-    /// The request id it was granted to, with the claim of a retry.
+    /// The request id it was granted to, with the claims of retries.
     pub request: Option<String>,
     /// Of a semaphore: its slots.
     pub slots: Vec<u32>,
@@ -465,7 +478,7 @@ pub enum Tell {
     Others(Tag),
 }
 
-/// Command of release.lua. With `claim`, whoever has taken the lease over since keeps it.
+/// Command of release.lua. With `claim`, whoever else has the lease keeps it.
 pub fn release(
     keys: &Keys,
     scope: &Scope,
@@ -489,7 +502,7 @@ pub fn release(
     let mut command = if is_usual {
         scope.lease_keys(command).arg(lease.expose())
     } else {
-        by_lease(command, &[lease.expose(), tell, tag], scope, claim)
+        by_lease(command, &[lease.expose(), tell, tag], scope, claim.map(|Claim(claim)| claim.to_string()))
     };
     command.prefix = Some(Arc::clone(&keys.prefix));
     command.settle = Some(settle);

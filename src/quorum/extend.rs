@@ -13,7 +13,7 @@ use super::tally::{Count, Verdict};
 use crate::domain::{Edition, LeaseHandle, LeaseId, Nodes, drift_ms};
 use crate::node::Command;
 use crate::node::ballot::{Ballot, Vote};
-use crate::node::calls::{self, Claim, Extended, Renewal, Scope};
+use crate::node::calls::{self, Extended, Renewal, Scope, Share};
 
 /// How long a reader waits at most for what it has read to reach a quorum.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
@@ -38,18 +38,17 @@ pub enum Extension {
 
 impl Engine {
     /// Sets the remaining time of a lease that a quorum still holds (§1.6), heals nodes that lost
-    /// it (§1.7), and gives the latest data to those that missed it. With `claim`, a retry takes it
-    /// over from an earlier attempt.
+    /// it (§1.7), and gives the latest data to those that missed it.
     pub async fn extend(
         self: &Arc<Self>,
         scope: &Scope,
         handle: LeaseHandle,
         renewal: Renewal,
         data: Option<&str>,
-        claim: Option<Claim>,
+        share: Option<Share>,
     ) -> Extension {
         let LeaseHandle { id, token } = &handle;
-        let command = calls::extend(scope, id, Some(*token), renewal, data, claim);
+        let command = calls::extend(scope, id, Some(*token), renewal, data, share);
         let started = self.clock.now();
         let mut votes = self.poll(&Arc::new(command)).await;
         // Who says no says that it does not hold this lease, and not that it holds another.
@@ -77,7 +76,7 @@ impl Engine {
             (Verdict::Rejected, _) => {
                 // What a minority still holds would only be in the way. But a retry may be refused what it
                 // claims because its attempt was granted it with another token.
-                if claim.is_none() {
+                if !matches!(share, Some(Share::Joins(_))) {
                     self.undo_everywhere(scope, &handle.id);
                 }
                 Extension::Lost(nodes)
@@ -234,7 +233,7 @@ mod tests {
 
     use crate::domain::LeaseHandle;
     use crate::node::Script;
-    use crate::node::calls::{Claim, Renewal};
+    use crate::node::calls::{Claim, Renewal, Share};
     use crate::quorum::fixture::Api;
     use crate::quorum::{Extension, Round};
 
@@ -249,8 +248,8 @@ mod tests {
         pair
     }
 
-    async fn extend_as(api: &Api, lease: LeaseHandle, renewal: Renewal, claim: Option<Claim>) {
-        let extension = api.engine.extend(&api.scope, lease, renewal, None, claim).await;
+    async fn extend_as(api: &Api, lease: LeaseHandle, renewal: Renewal, share: Option<Share>) {
+        let extension = api.engine.extend(&api.scope, lease, renewal, None, share).await;
         assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
     }
 
@@ -264,7 +263,7 @@ mod tests {
             };
             tokio::time::sleep(waits).await;
             extend_as(&api, won.handle, Renewal::Ttl(2_000), None).await;
-            extend_as(&other, won.handle, Renewal::Own, Some(Claim::from_bits(7))).await;
+            extend_as(&other, won.handle, Renewal::Own, Some(Share::Joins(Claim::from_bits(7)))).await;
             tokio::time::sleep(SECOND).await;
             let [one, copy, another] =
                 [0, 1, 2].map(|i| api.nodes[i].node.get_raw(&api.scope.channels()[0]).unwrap());

@@ -87,8 +87,7 @@ pub struct Grant {
     nodes: u64,
     /// For how long it may live, ms.
     ttl_ms: u64,
-    /// Where it has a request id: who it was granted to, so that a retry which takes it over
-    /// keeps it (§1.9).
+    /// Where it has a request id: by what it is had, so that others who have it keep it (§1.9).
     claim: Option<Claim>,
     /// The round was refused: then its undo is told nobody, or it would wake the contender that lost
     /// it. Otherwise others may have been refused because of it, and wait for it.
@@ -97,25 +96,12 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A lease that was granted earlier and that nobody undoes unless [`Grant::arm`]ed.
-    fn earlier(engine: Arc<Engine>, scope: Scope, lease: LeaseId, claim: Claim) -> Self {
-        let ttl_ms = engine.options.max_ttl_ms;
-        let claim = Some(claim);
-        Self { engine, scope, lease, nodes: u64::MAX, ttl_ms, claim, lost: false, armed: false }
+    /// By what it is had, where an earlier attempt of the same request was granted it.
+    pub fn joined(&self) -> Option<Claim> {
+        self.claim.filter(|claim| *claim != Claim::FIRST)
     }
 
-    /// From now on, dropping it undoes it.
-    pub fn arm(&mut self) {
-        self.armed = true;
-    }
-
-    /// Whether dropping it undoes it.
-    pub fn is_armed(&self) -> bool {
-        self.armed
-    }
-
-    /// Gives it back everywhere, unless a retry has taken it over since. `Ok(true)` where a quorum may
-    /// have held it.
+    /// Gives it back everywhere, unless others have it, too. `Ok(true)` where a quorum may have held it.
     ///
     /// # Errors
     /// As [`Engine::release`].
@@ -229,9 +215,18 @@ impl Engine {
         });
     }
 
-    /// A grant that was delivered before, and was taken over now by `claim`.
+    /// A grant to an earlier attempt, in which `claim` is about to join.
     pub fn granted_before(self: &Arc<Self>, scope: &Scope, lease: LeaseId, claim: Claim) -> Grant {
-        Grant::earlier(Arc::clone(self), scope.clone(), lease, claim)
+        Grant {
+            engine: Arc::clone(self),
+            scope: scope.clone(),
+            lease,
+            nodes: u64::MAX,
+            ttl_ms: self.options.max_ttl_ms,
+            claim: Some(claim),
+            lost: false,
+            armed: true,
+        }
     }
 }
 

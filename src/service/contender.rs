@@ -16,7 +16,7 @@ use super::{
     retry_after,
 };
 use crate::domain::{LeaseHandle, LeaseId, RequestId, Token, digest_of_set};
-use crate::node::calls::{Ask, Claim, Holding, Renewal, Scope};
+use crate::node::calls::{Ask, Claim, Holding, Renewal, Scope, Share};
 use crate::quorum::hub::Subscription;
 use crate::quorum::tally::quorum_of;
 use crate::quorum::{Extension, Order, Refusal, Round, Won};
@@ -581,10 +581,11 @@ impl<'a> Contender<'a> {
         let handle = LeaseHandle { id: same.lease, token };
         let renewal = Renewal::Ttl(self.options.ttl_ms);
         // The earlier attempt may not know yet that its caller has left; when it does, its undo
-        // must not take away what is returned here.
+        // must not take away what is returned here. Nor is this one's to take away what the earlier one has.
         let engine = &self.service.engine;
         let claim = Claim::from_bits(engine.clock().random_bits());
-        match engine.extend(&self.scope, handle, renewal, None, Some(claim)).await {
+        let grant = engine.granted_before(&self.scope, handle.id, claim);
+        match engine.extend(&self.scope, handle, renewal, None, Some(Share::Joins(claim))).await {
             Extension::Extended { stored, valid_until, nodes } => {
                 let lease = Lease {
                     handle,
@@ -596,8 +597,6 @@ impl<'a> Contender<'a> {
                     attempts: self.attempts,
                     nodes,
                 };
-                // Whoever got it first may be at work with it: not ours to undo.
-                let grant = engine.granted_before(&self.scope, handle.id, claim);
                 Some(Try::Granted(Box::new(Granted { lease, grant })))
             }
             Extension::Lost(_) => None,

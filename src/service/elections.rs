@@ -285,7 +285,7 @@ impl Service {
     ) -> Result<Lease, ServiceError> {
         let clock = self.engine.clock();
         let (held, began_us) = (Held::Election(name.clone()), clock.wall_us());
-        let round = async |note: Option<&Note>| self.renew(&held, handle, Renewal::Keep, note).await;
+        let round = async |note: Option<&Note>| self.renew(&held, handle, Renewal::Keep, note, None).await;
         let proclaimed = async {
             let mut note = round(None).await?.note;
             note.value = Some(value);

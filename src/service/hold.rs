@@ -10,7 +10,7 @@ use futures_util::Stream;
 use super::leases::{count_extension, unavailable};
 use super::{AcquireOptions, Granted, Held, Lease, Nodes, Primitive, Service, ServiceError, Target};
 use crate::domain::Token;
-use crate::node::calls::Renewal;
+use crate::node::calls::{Renewal, Share};
 use crate::telemetry::{Release, metrics};
 
 /// What happens to a held lease.
@@ -39,9 +39,10 @@ pub enum HoldEvent {
     },
 }
 
-/// A stream that got the lease of its own earlier request gives it back when it is left, but not before its
-/// first extension, which comes after so long at the latest. What ends sooner may be an attempt that was
-/// given up and came late, and the lease at work elsewhere.
+/// A stream that got the lease of its own earlier request takes the earlier attempt to have left with its first
+/// extension, which comes after so long at the latest: from then on it gives the lease back when it is left. What
+/// ends sooner may be an attempt that was given up and came late, and leaves the lease to the earlier one, if
+/// that has not left.
 const LASTS: Duration = Duration::from_secs(5);
 
 /// Counts the release of a lease whose stream is dropped: what it holds is given back then.
@@ -95,11 +96,12 @@ impl Service {
             let Granted { lease, mut grant } = granted;
             let handle = lease.handle;
             let (primitive, token) = (held.primitive(), handle.token);
-            let mut ended = Ended { service: service.clone(), primitive, token, counts: grant.is_armed() };
+            let mut joined = grant.joined();
+            let mut ended = Ended { service: service.clone(), primitive, token, counts: joined.is_none() };
             let mut ttl_ms = lease.ttl_ms;
             let mut valid_until = lease.valid_until;
             let third = Duration::from_millis(ttl_ms / 3);
-            let first = if grant.is_armed() { third } else { third.min(LASTS) };
+            let first = if joined.is_some() { third.min(LASTS) } else { third };
             let mut next = service.engine.clock().now() + first;
             yield HoldEvent::Acquired(lease);
             loop {
@@ -110,16 +112,13 @@ impl Service {
                 };
                 if drained {
                     ended.counts = false;
-                    // Otherwise the lease may be at work elsewhere, as where the stream is left.
-                    if grant.is_armed() {
-                        Box::pin(service.release_grant(primitive, &grant, token)).await;
-                        // What a node does not confirm is tried again all the same.
-                        grant.keep();
-                    }
+                    Box::pin(service.release_grant(primitive, &grant, token)).await;
+                    // What a node does not confirm is tried again all the same.
+                    grant.keep();
                     yield HoldEvent::Released { reason: "shutting_down" };
                     return;
                 }
-                let renewal = Box::pin(service.renew(&held, handle, Renewal::Own, None));
+                let renewal = Box::pin(service.renew(&held, handle, Renewal::Own, None, joined.map(Share::Outlasts)));
                 let renewed = tokio::time::timeout_at(valid_until, renewal).await;
                 let renewed = renewed.unwrap_or_else(|_| Err(unavailable(service.engine.tally())));
                 count_extension(primitive, &renewed);
@@ -129,7 +128,7 @@ impl Service {
                         valid_until = lease.valid_until;
                         next = service.engine.clock().now() + Duration::from_millis(ttl_ms / 3);
                         grant.extended(ttl_ms);
-                        grant.arm();
+                        joined = None;
                         ended.counts = true;
                         yield HoldEvent::Extended(lease);
                     }
@@ -165,18 +164,22 @@ mod tests {
     use std::sync::Arc;
 
     use futures_util::StreamExt as _;
+    use futures_util::stream::BoxStream;
 
     use super::*;
-    use crate::domain::Name;
+    use crate::domain::{LeaseHandle, Name, RequestId};
     use crate::node::Script;
     use crate::quorum::fixture::Api;
     use crate::service::{Note, WaitLimits};
 
+    fn service(api: &Api) -> Service {
+        Service::new(Arc::clone(&api.engine), WaitLimits { waiters_max: 1, waiters_per_name_max: 1 })
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_extension_that_nobody_answers_while_the_lease_is_valid_is_counted() {
         let [api, _] = Api::pair().await;
-        let limits = WaitLimits { waiters_max: 1, waiters_per_name_max: 1 };
-        let service = Service::new(Arc::clone(&api.engine), limits);
+        let service = service(&api);
         let target = Target::Multilock(["a", "b"].map(|name| Name::new(name).unwrap()).into());
         let options = AcquireOptions { ttl_ms: 1000, wait_ms: 0, note: Note::default(), request: None };
         let counted = || {
@@ -191,5 +194,91 @@ mod tests {
         api.nodes.iter().for_each(|node| node.hang_with(Script::Extend));
         assert!(matches!(held.next().await, Some(HoldEvent::Lost { .. })));
         assert_eq!(counted(), before + 1);
+    }
+
+    /// A stream of one attempt of the same request at this server, and the lease that it got.
+    async fn attempt(api: &Api) -> (BoxStream<'static, HoldEvent>, LeaseHandle) {
+        let request = RequestId::new("retried:1").ok();
+        let options = AcquireOptions { ttl_ms: 30_000, wait_ms: 0, note: Note::default(), request };
+        let mut stream = service(api).hold(Target::Lock(Name::new("a").unwrap()), options).boxed();
+        assert!(matches!(stream.next().await, Some(HoldEvent::Waiting { .. })));
+        match stream.next().await {
+            Some(HoldEvent::Acquired(lease)) => (stream, lease.handle),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_several_attempts_have_goes_with_the_last_that_leaves() {
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0], [2, 0, 1]] {
+            let [api, other] = Api::pair().await;
+            let (first, lease) = attempt(&api).await;
+            let (second, third) = (attempt(&other).await.0, attempt(&api).await.0);
+            let mut streams = [Some(first), Some(second), Some(third)];
+            for (left, i) in order.into_iter().enumerate() {
+                assert_eq!(api.holders(&lease), [true; 3], "{order:?} {left}");
+                streams[i] = None;
+            }
+            assert_eq!(api.holders(&lease), [false; 3], "{order:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_more_attempts_than_a_node_remembers_none_takes_the_lease_away_from_another() {
+        let [api, other] = Api::pair().await;
+        let (first, lease) = attempt(&api).await;
+        for _ in 0..5 {
+            let mut several = Vec::new();
+            for _ in 0..5 {
+                several.push(attempt(&other).await.0);
+            }
+            drop(several);
+            assert_eq!(api.holders(&lease), [true; 3]);
+        }
+        drop(first);
+        // Nobody knows any more who else may have it.
+        assert_eq!(api.holders(&lease), [true; 3]);
+        let (mut last, _) = attempt(&other).await;
+        assert!(matches!(last.next().await, Some(HoldEvent::Extended(_))));
+        drop(last);
+        assert_eq!(api.holders(&lease), [false; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_lasts_needs_not_wait_for_what_crashed_before_it() {
+        let [api, other] = Api::pair().await;
+        let (crashed, lease) = attempt(&api).await;
+        std::mem::forget(crashed);
+        let (early, (mut lasts, _)) = (attempt(&other).await.0, attempt(&other).await);
+        drop(early);
+        assert!(matches!(lasts.next().await, Some(HoldEvent::Extended(_))));
+        let (late, _) = attempt(&other).await;
+        drop(lasts);
+        assert_eq!(api.holders(&lease), [true; 3]);
+        drop(late);
+        assert_eq!(api.holders(&lease), [false; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_leaves_before_it_is_answered_leaves_nothing_behind_either() {
+        for joins_first in [true, false] {
+            let [api, other] = Api::pair().await;
+            let (first, lease) = attempt(&api).await;
+            other.nodes.iter().for_each(|node| node.hang_with(Script::Extend));
+            let joins = tokio::time::timeout(Duration::from_millis(1), attempt(&other));
+            let left = async {
+                tokio::task::yield_now().await;
+                other.nodes.iter().for_each(|node| node.hang());
+            };
+            assert!(tokio::join!(joins, left).0.is_err());
+            let mut first = Some(first);
+            if !joins_first {
+                first = None;
+            }
+            other.nodes.iter().for_each(|node| node.go_on());
+            assert_eq!(api.holders(&lease), [joins_first; 3]);
+            drop(first);
+            assert_eq!(api.holders(&lease), [false; 3]);
+        }
     }
 }

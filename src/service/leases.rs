@@ -13,7 +13,7 @@ use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
 };
 use crate::domain::{Edition, LeaseHandle, Name, Token};
-use crate::node::calls::{Keys, Renewal, Scope};
+use crate::node::calls::{Keys, Renewal, Scope, Share};
 use crate::quorum::tally::Named;
 use crate::quorum::{Extension, Grant};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};
@@ -118,7 +118,7 @@ impl Service {
         ttl_ms: Option<u64>,
     ) -> Result<Lease, ServiceError> {
         let renewal = ttl_ms.map_or(Renewal::Own, Renewal::Ttl);
-        let renewed = self.renew(held, handle, renewal, None).await;
+        let renewed = self.renew(held, handle, renewal, None, None).await;
         count_extension(held.primitive(), &renewed);
         renewed
     }
@@ -130,10 +130,11 @@ impl Service {
         handle: LeaseHandle,
         renewal: Renewal,
         note: Option<&Note>,
+        share: Option<Share>,
     ) -> Result<Lease, ServiceError> {
         let scope = held.scope(self.engine.keys());
         let data = note.map(write_note);
-        match self.engine.extend(&scope, handle, renewal, data.as_deref(), None).await {
+        match self.engine.extend(&scope, handle, renewal, data.as_deref(), share).await {
             Extension::Extended { stored, valid_until, nodes } => {
                 let note = read_note(&stored.data);
                 let (ttl_ms, slots) = (stored.ttl_ms, stored.slots);
@@ -158,7 +159,7 @@ impl Service {
         Ok(released)
     }
 
-    /// Gives back what `grant` holds, unless a retry has taken it over since (§1.9).
+    /// Gives back what `grant` holds, unless others have it, too (§1.9).
     pub(crate) async fn release_grant(&self, primitive: Primitive, grant: &Grant, token: Token) {
         if let Ok(true) = count_release(primitive, grant.release().await) {
             self.count_held(primitive, token);

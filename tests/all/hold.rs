@@ -276,6 +276,39 @@ async fn a_hold_that_comes_after_its_own_retry_leaves_it_the_lease() {
 }
 
 #[tokio::test]
+async fn what_two_attempts_hold_is_given_back_by_the_last_that_leaves() {
+    let cluster = Cluster::new(3);
+    let (one, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
+    for (kind, body) in kinds() {
+        for first_leaves_first in [true, false] {
+            let path = format!("/v1/{kind}/both:{first_leaves_first}");
+            let retried = retried(body.clone(), 300_000, &unique("request-id"));
+            let mut streams = Vec::new();
+            for server in [&one, &two] {
+                let hold = format!("{path}/hold");
+                let mut stream = server.api().stream("POST", &hold, retried.clone()).await.ok().unwrap();
+                let lease = stream.expect("acquired").await;
+                streams.push((server, stream, lease));
+            }
+            if !first_leaves_first {
+                streams.reverse();
+            }
+            for (server, stream, lease) in streams {
+                let held = json!({"lease_id": secret(&lease)});
+                two.api().post(&format!("{path}/extend"), held).await.ok();
+                drop(stream);
+                eventually("it has left", || async { server.api().metric("quorate_streams").await == 0.0 })
+                    .await;
+            }
+            let verb = if kind == "elections" { "campaign" } else { "acquire" };
+            let mut waits = body.clone();
+            waits["wait_ms"] = json!(30_000);
+            two.api().post(&format!("{path}/{verb}"), waits).await.ok();
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_ends_leaves_the_lease_to_whoever_took_it_by_the_same_request() {
     let cluster = Cluster::new(3);
     let (mut late, two) = (cluster.server(&[]).await, cluster.server(&[]).await);

@@ -43,6 +43,9 @@ const LEASES: [&str; 4] = [
     "ffffffffffffffffffffffffffffffff",
 ];
 const REQUESTS: [&str; 4] = ["-", "-", "request-1", "a:b@c.d_e~f-g"];
+/// Of attempts of a request, as an extension names them, and a release.
+const SHARES: [&str; 8] = ["-", "-", "+2", "+22", "+3", "2", "22", "3"];
+const CLAIMS: [&str; 6] = ["-", "-", "0", "2", "22", "3"];
 /// A record of a fence, and of nothing else.
 const FENCE: &str = "000000000000000000000000009007199254740990";
 const TOKEN_MAX: u64 = (1 << 53) - 1;
@@ -68,6 +71,15 @@ struct Scope {
 }
 
 impl Scope {
+    /// What comes behind the text of a call that looks slots up, or names a claim.
+    fn by_claim(&self, claim: String) -> Vec<String> {
+        match &*self.by_lease.1 {
+            [] if claim == "-" => Vec::new(),
+            [] => vec![claim],
+            [_, more @ ..] => [vec![claim], more.to_vec()].concat(),
+        }
+    }
+
     fn count(&self) -> String {
         self.keys.len().saturating_sub(usize::from(!self.slots.is_empty())).to_string()
     }
@@ -198,8 +210,9 @@ fn extend(now_us: u64) -> impl Strategy<Value = Timed> {
     const WORDS: [&str; 3] = ["own", "keep", "raise"];
     let ttl = prop_oneof![one_of(&WORDS).prop_map(|ttl| (ttl, false)), life(&["100000", "200000"])];
     let token = prop_oneof![6 => token(now_us), 1 => Just("0".repeat(16))];
-    (marker(), lease(), token, ttl, data()).prop_map(|(marker, (lease, scope), token, ttl, data)| {
-        let (keys, last) = scope.by_lease;
+    let what = (marker(), lease(), token, ttl, data(), one_of(&SHARES));
+    what.prop_map(|(marker, (lease, scope), token, ttl, data, share)| {
+        let (last, keys) = (scope.by_claim(share), scope.by_lease.0);
         let given = if WORDS.contains(&&*ttl.0) { format!("{:8}", ttl.0) } else { format!("{:0>8}", ttl.0) };
         let args = [vec![format!("{token}{lease}{given}{data}")], last].concat();
         (script(Script::Extend, marker.0, &keys, &args), ttl.1 || marker.1)
@@ -225,8 +238,9 @@ fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
 }
 
 fn release() -> impl Strategy<Value = Timed> {
-    (lease(), one_of(&["0", "1", "2fedcba9876543210"])).prop_map(|((lease, scope), tell)| {
-        let (keys, last) = scope.by_lease;
+    let what = (lease(), one_of(&["0", "1", "2fedcba9876543210"]), one_of(&CLAIMS));
+    what.prop_map(|((lease, scope), tell, claim)| {
+        let (last, keys) = (scope.by_claim(claim), scope.by_lease.0);
         let args = [vec![format!("{lease}{tell}")], last].concat();
         (script(Script::Release, None, &keys, &args), false)
     })

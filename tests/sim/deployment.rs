@@ -357,16 +357,14 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
             checkers.violate(format!("s{} waits for answers that never come", server + 1));
         }
     }
-    for (node, lease, at_ms, claimed) in world.unsettled() {
+    for (node, lease, at_ms) in world.unsettled() {
         let known = {
             let state = checkers.lock();
             state.lease(&lease).map(|lease| (lease.released.is_some(), lease.handle.token.get()))
         };
         let what = match known {
             Some((true, token)) => format!("of token {token} that was released"),
-            // A retry that took a lease over does not undo it when it is given up too: it may
-            // be the earlier attempt's, which was heard. Such a lease ends by itself.
-            None if !claimed => "that nobody was told of".to_owned(),
+            None => "that nobody was told of".to_owned(),
             _ => continue,
         };
         let (lease, node) = (&lease[..6], node + 1);

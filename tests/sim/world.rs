@@ -284,8 +284,6 @@ struct Stored {
 #[derive(Default)]
 pub struct Ledger {
     open: BTreeMap<(usize, String), Stored>,
-    /// Leases that a retry has taken over: an earlier attempt's undo leaves them alone.
-    claimed: BTreeSet<String>,
     /// Which processes had to do with a lease: what they owe dies with them.
     touched: BTreeMap<String, BTreeSet<(usize, u32)>>,
     /// Leases that a node was told to forget, and of these the ones of which it may have forgotten that, too:
@@ -313,18 +311,18 @@ impl Ledger {
         }
     }
 
-    fn ran(&mut self, way: Way, command: &Command, done: bool, now: u64) {
+    /// `done`: what it asked for; `stays`: a lease that it was to release, since others have a claim.
+    fn ran(&mut self, way: Way, command: &Command, done: bool, stays: bool, now: u64) {
         let args: Vec<&str> = command.args().collect();
-        let (lease, claim) = match command.script {
-            // At its place in the text; behind it how many keys and arguments there are, then these.
-            Script::Acquire => (&args[0][25..57], None),
-            Script::Extend => (&args[0][17..49], args.get(3)),
-            Script::Release if args[0].len() == 32 => (args[0], None),
-            Script::Release => (&args[0][1..33], args.get(3)),
-            Script::Heal => (args[0], None),
+        let lease = match command.script {
+            // At its place in the text.
+            Script::Acquire => &args[0][25..57],
+            Script::Extend => &args[0][17..49],
+            Script::Release if args[0].len() == 32 => args[0],
+            Script::Release => &args[0][1..33],
+            Script::Heal => args[0],
             _ => return,
         };
-        let claim = claim.filter(|&&claim| claim != "-");
         self.touched.entry(lease.to_owned()).or_default().insert((way.server, way.life));
         match command.script {
             Script::Acquire if self.undone_before.contains(&(way.node, lease.to_owned())) => {}
@@ -333,8 +331,7 @@ impl Ledger {
                 let ttl = ttl.parse().unwrap_or_default();
                 self.open.insert((way.node, lease.to_owned()), Stored { at: now, ttl, ends: now + ttl });
             }
-            // An undo that names a claim, or the lack of one, is not for what was claimed since.
-            Script::Release if claim.is_none() || !self.claimed.contains(lease) => {
+            Script::Release if !stays => {
                 self.open.remove(&(way.node, lease.to_owned()));
                 self.undone.insert((way.node, lease.to_owned()));
             }
@@ -342,9 +339,6 @@ impl Ledger {
                 if let Some(stored) = self.open.get_mut(&(way.node, lease.to_owned())) {
                     stored.ttl = args[0][49..57].parse().unwrap_or(stored.ttl);
                     stored.ends = stored.ends.max(now + stored.ttl);
-                }
-                if claim.is_some() {
-                    self.claimed.insert(lease.to_owned());
                 }
             }
             _ => {}
@@ -678,7 +672,8 @@ impl World {
                     self.lock().ledger.refused(way, command, self.ms());
                 } else {
                     let mut inner = self.lock();
-                    inner.ledger.ran(way, command, refused == DONE, self.ms());
+                    let stays = matches!(&value, Ok(Value::List(reply)) if reply.len() > 2);
+                    inner.ledger.ran(way, command, refused == DONE, refused != DONE && stays, self.ms());
                     if command.script.is_vote() {
                         inner.nodes[way.node].voted_ms = self.ms();
                     }
@@ -1109,9 +1104,9 @@ impl World {
         self.lock().buried.clear();
     }
 
-    /// Leases that a node was made to store and not told to forget since: node, lease, when,
-    /// whether a retry took it over. Without those that a process had to do with which is dead.
-    pub fn unsettled(&self) -> Vec<(usize, String, u64, bool)> {
+    /// Leases that a node was made to store and not told to forget since: node, lease, when.
+    /// Without those that a process had to do with which is dead.
+    pub fn unsettled(&self) -> Vec<(usize, String, u64)> {
         let inner = self.lock();
         let ledger = &inner.ledger;
         let lives = |&(server, life): &(usize, u32)| {
@@ -1121,7 +1116,7 @@ impl World {
             .open
             .iter()
             .filter(|((_, lease), _)| ledger.touched[lease].iter().all(lives))
-            .map(|((node, lease), stored)| (*node, lease.clone(), stored.at, ledger.claimed.contains(lease)))
+            .map(|((node, lease), stored)| (*node, lease.clone(), stored.at))
             .collect()
     }
 

@@ -496,7 +496,7 @@ fn a_lease_is_raised_by_its_attempt_or_claimed_by_a_retry_but_not_both_with_two_
     let ask = Ask { request: "request-1", ..ASK };
     let claim = |node: &EmbeddedNode, token: u64| {
         let text = format!("{token:016}{A}{TTL:08}");
-        run(node, Script::Extend, &LOCK.keys(), &strings(&[&text, "7"]))
+        run(node, Script::Extend, &LOCK.keys(), &strings(&[&text, "+7"]))
     };
     let (raised, claimed) = (node(), node());
     acquire(&raised, &LOCK, &ask);
@@ -514,7 +514,7 @@ fn a_lease_is_not_claimed_with_a_token_that_was_issued_meanwhile() {
     let ask = Ask { request: "request-1", ..ASK };
     let claim = |node: &EmbeddedNode, token: u64| {
         let text = format!("{token:016}{A}{TTL:08}");
-        run(node, Script::Extend, &BOTH.keys(), &strings(&[&text, "7"]))
+        run(node, Script::Extend, &BOTH.keys(), &strings(&[&text, "+7"]))
     };
     let node = node();
     acquire(&node, &BOTH, &ask);
@@ -534,11 +534,54 @@ fn a_lease_that_was_claimed_keeps_its_token_whoever_claims_it_next() {
     };
     let node = node();
     acquire(&node, &LOCK, &ask);
-    assert!(claim(&node, P + 5, "7").starts_with("1 "), "nobody was told of its token yet");
+    assert!(claim(&node, P + 5, "+7").starts_with("1 "), "nobody was told of its token yet");
     for another in [P, P + 6] {
-        assert_eq!(claim(&node, another, "8"), "0");
+        assert_eq!(claim(&node, another, "+8"), "0");
     }
-    assert!(claim(&node, P + 5, "8").starts_with("1 "));
+    assert!(claim(&node, P + 5, "+8").starts_with("1 "));
+}
+
+#[test]
+fn a_lease_goes_with_the_last_of_its_claims_and_keeps_all_else_until_then() {
+    for on in [LOCK, BOTH, On::Slots(&[1, 4])] {
+        for issued in [false, true] {
+            let node = node();
+            acquire(&node, &on, &Ask { request: "1", ..ASK });
+            if issued {
+                issue(&node, "a", P + 5);
+            }
+            let more = |claim: &str| match on.by_lease() {
+                more if more.is_empty() => strings(&[claim]),
+                more => [strings(&[claim]), more[1..].to_vec()].concat(),
+            };
+            let share = |claim: &str| {
+                let args = [vec![format!("{P:016}{A}{TTL:08}")], more(claim)].concat();
+                run(&node, Script::Extend, &on.channels(), &args)
+            };
+            let leave = |claim: &str| {
+                let args = [vec![format!("{A}1")], more(claim)].concat();
+                run(&node, Script::Release, &on.channels(), &args)
+            };
+            assert!(share("+11").starts_with("1 30000 30000 {} 1+0+11 "));
+            assert!(share("+11").starts_with("1 30000 30000 {} 1+0+11 "), "a duplicated message");
+            assert!(share("+1111").starts_with("1 30000 30000 {} 1+0+11+1111 "));
+            let before = read(&node, &on);
+            for left in ["111", "1", "0", "0", "1111"] {
+                assert_eq!(leave(left), "0 1", "{left}");
+            }
+            assert_eq!(read(&node, &on), before);
+            assert!(share("+7").starts_with("1 30000 30000 {} 1+11+7 "));
+            assert!(share("8").starts_with("1 30000 30000 {} 1+11+7 "));
+            assert!(share("7").starts_with("1 30000 30000 {} 1+7 "));
+            for more in ["+8", "+9", "+10"] {
+                assert!(share(more).starts_with("1 "));
+            }
+            assert!(share("+12").starts_with("1 30000 30000 {} 1+1+9+10+12 "));
+            assert!(share("12").starts_with("1 30000 30000 {} 1+12 "));
+            assert_eq!(leave("12"), NOT_AS_ACQUIRED);
+            assert_eq!(leave("12"), "0");
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@
 -- text  E   2 token, 16 digits, or zeros (as it is)   18 lease id   50 ttl in ms, 8 digits, or 'own'
 --       (as granted) or 'keep' (as it is) or 'raise' (as granted, and the token is new), filled up with
 --       spaces   58 new data or ''; what is stored stays where it is of a later edition
--- ARGV  where it takes more:  1 a claim: from now on only who names it undoes the grant; or '-'
+-- ARGV  where it takes more:  1 '+' and a claim that joins those which are there, or one before which all
+--         have left (§1.9); or '-'
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
 -- Reply {1, remaining, ttl, data, request, slots}, and 1 where it ends sooner now; 0 not held (any more),
 --       or to be raised to, or claimed with, a token that may have been issued here meanwhile, or raised
@@ -14,6 +15,7 @@
 if op == 69 then
   local token, mine, given = sub(text, 2, 17), sub(text, 18, 49), sub(text, 50, 57)
   local claim = m > 0 and ARGV[a] or '-'
+  local joins = byte(claim) == 43
 
   local keys, first, last, index, slots = KEYS, k, k + n - 1, nil, ''
   if m > 1 then
@@ -33,7 +35,7 @@ if op == 69 then
     if not record then return 0 end
     local fence, lease = fence_of(record)
     if lease ~= mine then return 0 end
-    if claim ~= '-' or given == 'raise   ' then
+    if joins or given == 'raise   ' then
       local own = byte(record, 43) == 60 and sub(record, 85, 100) or fence
       -- A lease has one token: that of the attempt which raised it, or of the retry which claimed it.
       if own > token then return 0 end
@@ -62,8 +64,19 @@ if op == 69 then
     remaining = ttl
   end
   if #text > 57 and edition(sub(text, 58)) >= edition(data) then data = sub(text, 58) end
-  local asked = string.match(request, '^[^+]+')
-  if claim ~= '-' then request = asked .. '+' .. claim end
+  local asked, claims = string.match(request, '^([^+]+)(.*)$')
+  if claims == '' then claims = '+0' end
+  if joins and not find(claims .. '+', claim .. '+', 1, true) then
+    claims = claims .. claim
+    -- Of too many, one that never leaves stands for the first.
+    if select(2, string.gsub(claims, '+', '+')) > CLAIMS_MAX then
+      claims = string.gsub(claims, '^%+%d+%+%d+', '+1')
+    end
+    request = asked .. claims
+  elseif claim ~= '-' and not joins then
+    claims = string.match(claims .. '+', '%+' .. claim .. '%+.*$')
+    if claims then request = asked .. sub(claims, 1, -2) end
+  end
   if index then
     -- Before the records: an index of the wrong type fails here, where nothing is written yet.
     for slot in string.gmatch(slots, '%d+') do call('ZADD', index, ends, slot) end

@@ -17,8 +17,8 @@
 --               since: the lease's own is lower
 --   44 TTL      ms, 8 digits    52 LEASE  32 hex digits    84 a space
 --   85 [TOKEN and a space, with '<']   REQUEST and a space   DATA, opaque, to the end
---               REQUEST is the caller's request id or '-'; once a retry of the request has taken
---               the lease over, then + and that retry's claim (§1.9). DATA that replaced other
+--               REQUEST is the caller's request id or '-'; once a retry of the request has got
+--               the lease, too, then + and a claim of each that has it (§1.9). DATA that replaced other
 --               begins with its edition, 48 digits: of two copies the one of the later is kept
 --
 -- From FENCE on, this is the text that an acquire is sent with.

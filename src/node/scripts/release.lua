@@ -8,11 +8,11 @@
 --       where it found nothing   35 what to tell
 --       The lease id alone is short for R, the lease id and '1'
 -- ARGV  where it takes more:  1 for the undo of a grant with a request id: the claim it was
---         made under, 0 = by the request itself; or '-'. A retry that has taken the lease over
---         since keeps it (§1.9); under a claim that nobody has, whoever holds it keeps it
+--         made under, 0 = by the request itself; or '-'. Whoever else has a claim keeps the lease
+--         (§1.9), and it goes with the last; under a claim that nobody has, whoever holds it keeps it
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
 -- Reply 1 it was held, or a part of it; {1, n} the same, and n > 1 listen; {1, n, 1} and it was not as it
---       was acquired; 0 it was not (any more); {0, 1} it is, and stays, as it was claimed otherwise
+--       was acquired; 0 it was not (any more); {0, 1} it is, and stays, as others have claims
 
 if op == 82 then
   local mine, tell, claim = sub(text, 2, 33), byte(text, 34) ~= 48, m > 0 and ARGV[a] or '-'
@@ -38,12 +38,24 @@ if op == 82 then
     return string.match(record, byte(record, 43) == 60 and '^%d+ (%S+)' or '^(%S+)', 85) or '-'
   end
   if claim ~= '-' then
+    local stays = false
     for i = first, last do
       local record = read(i)
       if record and sub(record, 52, 83) == mine and sub(record, 1, 13) ~= ZEROS then
-        if (string.match(request_of(record), '%+(%d+)$') or '0') ~= claim then return {0, 1} end
+        local request = request_of(record)
+        local claims = string.match(request, '%+.*$') or '+0'
+        if claims ~= '+' .. claim then
+          stays = true
+          local others, left = string.gsub(claims .. '+', '%+' .. claim .. '%+', '+')
+          if left > 0 then
+            local from = byte(record, 43) == 60 and 102 or 85
+            store(keys[i], sub(record, 1, from - 1) .. string.match(request, '^[^+]+') .. sub(others, 1, -2)
+              .. sub(record, from + #request))
+          end
+        end
       end
     end
+    if stays then return {0, 1} end
   end
 
   if index and last > 0 then

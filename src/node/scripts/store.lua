@@ -24,6 +24,9 @@ end
 -- stalled node and run within moments of each other.
 local TOMBSTONE = 60000
 
+-- Claims that a record names (§1.9).
+local CLAIMS_MAX = 4
+
 -- FENCE and LEASE. The lease is '' where nobody holds it, and where it has expired.
 local function fence_of(record)
   if not has_lease(record) or record < later then return sub(record, 27, 42), '' end
