@@ -147,15 +147,19 @@ pub struct ReleaseMultilock {
     /// The secret of the lease.
     #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
     lease_id: LeaseHandle,
+    /// Without effect: so that the body of `extend` is one of `release`, too.
+    #[schema(minimum = 100, example = 30_000)]
+    #[expect(dead_code, reason = "only read")]
+    ttl_ms: Option<u64>,
 }
 
 impl Ask for ReleaseMultilock {
     const SOURCE: Source = Source::Body;
 
-    fn read(fields: &mut Fields<'_>, _: &Context<'_>) -> Option<Self> {
+    fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
         let names = read_names(fields);
-        let lease_id = leases::read_lease_id(fields);
-        Some(Self { names: names?, lease_id: lease_id? })
+        let Extend { lease_id, ttl_ms } = Extend::read(fields, context)?;
+        Some(Self { names: names?, lease_id, ttl_ms })
     }
 
     fn permit(&self, key: &Key) -> Result<(), Problem> {
@@ -212,7 +216,7 @@ pub(super) async fn extend_multilock(
 )]
 pub(super) async fn release_multilock(
     State(ctx): State<Shared>,
-    Plain(ReleaseMultilock { names, lease_id }): Plain<ReleaseMultilock>,
+    Plain(ReleaseMultilock { names, lease_id, .. }): Plain<ReleaseMultilock>,
 ) -> Result<Response, Problem> {
     leases::release(&ctx, Held::Multilock(names), Release { lease_id }).await
 }

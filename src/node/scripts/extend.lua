@@ -69,7 +69,7 @@ if op == 69 then
   if joins and not find(claims .. '+', claim .. '+', 1, true) then
     claims = claims .. claim
     -- Of too many, one that never leaves stands for the first.
-    if select(2, string.gsub(claims, '+', '+')) > CLAIMS_MAX then
+    if select(2, string.gsub(claims, '%+', '')) > CLAIMS_MAX then
       claims = string.gsub(claims, '^%+%d+%+%d+', '+1')
     end
     request = asked .. claims
