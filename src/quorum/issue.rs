@@ -27,7 +27,17 @@ impl Engine {
             let mut ballot = self.vote(&command);
             let mut count = Count::new(self.total());
             let mut issued: SmallVec<[u64; 5]> = SmallVec::new();
-            while let Some((_, answer)) = ballot.next().await {
+            let mut until = None;
+            loop {
+                // Where those of a quorum disagree, another answer may still settle it, unless that takes long.
+                if issued.len() >= quorum_of(self.total()) {
+                    until.get_or_insert_with(|| self.clock.now() + self.tie_patience());
+                }
+                let next = match until {
+                    Some(until) => tokio::time::timeout_at(until, ballot.next()).await.ok().flatten(),
+                    None => ballot.next().await,
+                };
+                let Some((_, answer)) = next else { break };
                 match answer.and_then(|answer| calls::read_issued(&answer)) {
                     Ok(token) => {
                         count.yes += 1;
@@ -50,5 +60,26 @@ impl Engine {
             tokio::time::sleep(Duration::from_micros(self.clock.random_below(500 << round.min(6)))).await;
         }
         Err(nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::node::Script;
+    use crate::quorum::fixture::Api;
+
+    /// Another issuer got to one node and to no other.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_node_that_hangs_where_the_others_have_issued_different_tokens() {
+        let [api, _] = Api::pair().await;
+        let key = &api.scope.channels()[0];
+        let first = api.engine.issue(key).await.unwrap();
+        let ahead = format!("{:042}", first.get() + 1_000_000);
+        api.nodes[0].node.command(&["SET", key, &ahead]).unwrap();
+        api.nodes[2].hang_with(Script::Issue);
+        let issued = tokio::time::timeout(Duration::from_millis(100), api.engine.issue(key)).await;
+        assert!(issued.expect("in time").unwrap().get() > first.get() + 1_000_000);
     }
 }
