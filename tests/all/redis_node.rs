@@ -790,6 +790,21 @@ async fn a_half_open_connection_for_hints_is_noticed_and_made_anew() {
 }
 
 #[tokio::test]
+async fn whoever_is_told_that_there_are_no_hints_is_told_to_look_once_there_are() {
+    let mut server = Server::start(&[]);
+    let (node, heard) = listen(&server, quick()).await;
+    server.kill();
+    assert!(in_time(node.subscribe("a".into())).await.is_err());
+    // Nobody wants anything when the node is back.
+    node.unsubscribe("a");
+    server.restart();
+    until_up(&node).await;
+    if in_time(node.subscribe("b".into())).await.is_err() {
+        until("whoever waits is told to look", async || heard.missed(), |&missed| missed >= 1).await;
+    }
+}
+
+#[tokio::test]
 async fn the_connection_for_hints_is_closed_when_nobody_has_listened_for_a_while() {
     let server = Server::start(&[]);
     let options = RedisOptions {

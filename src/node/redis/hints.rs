@@ -74,6 +74,11 @@ impl Shared {
         let mut state = self.state.lock();
         state.channels.retain(|_, channel| channel.wanted);
         state.changed = state.channels.keys().cloned().collect();
+        if state.channels.is_empty() {
+            // Nobody tries to connect from here on: whoever wants something next is told of that attempt, not
+            // of one long ago, since nothing would tell it afterwards that there are hints.
+            state.down = None;
+        }
         !state.channels.is_empty()
     }
 
