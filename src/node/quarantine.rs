@@ -116,10 +116,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// The marker, where it is one and of this process.
+    /// The marker, where it is one.
+    fn text(&self) -> Option<MarkerText> {
+        self.marker.as_deref()?.parse().ok()
+    }
+
+    /// The same, where it is of this process.
     fn matching(&self) -> Option<MarkerText> {
-        let text: MarkerText = self.marker.as_deref()?.parse().ok()?;
-        (text.run_id == self.identity.run_id).then_some(text)
+        self.text().filter(|text| text.run_id == self.identity.run_id)
     }
 }
 
@@ -185,8 +189,11 @@ impl Board {
         // its data again.
         let is_same = |seen: &&Seen| seen.identity.run_id == identity.run_id && seen.marker == marker;
         let since = view.seen.as_ref().filter(is_same).map_or(now, |seen| seen.since);
-        if view.seen.as_ref().is_some_and(|seen| seen.identity.run_id != identity.run_id) {
-            view.doubted = None;
+        if let Some(seen) = view.seen.as_ref().filter(|seen| seen.identity.run_id != identity.run_id) {
+            // The one in between had the marker of this one: it was its replica, perhaps one that lagged, and
+            // what is here now may come from there.
+            let is_back = seen.text().is_some_and(|text| text.run_id == identity.run_id);
+            view.doubted = is_back.then_some((now, UNFIT));
         }
         // A replica that lags has the marker of its master, who may become its replica and then master
         // again; and an eviction leaves the marker.
@@ -676,6 +683,18 @@ mod tests {
         }
         assert!(board.judge(after(now, 1811))[2].mark.is_none());
         assert!(board.judge(after(now, 1812))[2].mark.is_some());
+    }
+
+    /// Its replica took over before it had all leases, and it was a replica of that one in turn.
+    #[test]
+    fn a_process_that_is_back_after_another_one_had_its_marker_abstains() {
+        let (mut board, now) = marked();
+        board.saw(2, identity("r4"), marker("r3", "d", 3), now, now);
+        let back = after(now, 100);
+        board.saw(2, identity("r3"), marker("r3", "d", 3), back, back);
+        board.saw_again(2, after(back, 1000));
+        assert!(quarantined(&board.judge(after(back, 1011))[2]));
+        assert!(matches!(board.judge(after(back, 1012))[2].standing, Standing::Voting(_)));
     }
 
     #[test]
