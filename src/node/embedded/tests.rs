@@ -595,8 +595,13 @@ fn releasing_an_expired_lease_is_no_release() {
 #[test]
 fn what_is_no_record_stops_neither_a_release_nor_a_walk() {
     let node = node();
-    for (kind, odd) in [("text", &["SET", "q:lock:a", "odd"][..]), ("type", &["ZADD", "q:lock:a", "1", "x"])]
-    {
+    // With the two letters that tell a record.
+    let alike = format!("{:x<42}A{:x<40} x", "", "");
+    for (kind, odd) in [
+        ("text", &["SET", "q:lock:a", "odd"][..]),
+        ("type", &["ZADD", "q:lock:a", "1", "x"]),
+        ("text that looks like one", &["SET", "q:lock:a", &alike]),
+    ] {
         node.command(&["DEL", "q:lock:a"]).unwrap();
         assert_eq!(acquire(&node, &BOTH, &ASK), GRANTED, "{kind}");
         node.command(&["DEL", "q:lock:a"]).unwrap();

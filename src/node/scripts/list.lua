@@ -13,7 +13,7 @@ for _, key in ipairs(step[2]) do
   if type(record) == 'string' then
     -- What is no record does not end the walk.
     local read, fence, token, expires, lease, ttl, _, data = pcall(parse, record)
-    if read and expires > now then
+    if read and fence and token and ttl and data and expires and expires > now then
       reply[#reply + 1] = {key, expires - now, ttl, token, fence, lease, data}
     end
   end
