@@ -193,7 +193,9 @@ impl Board {
             // The one in between had the marker of this one: it was its replica, perhaps one that lagged, and
             // what is here now may come from there.
             let is_back = seen.text().is_some_and(|text| text.run_id == identity.run_id);
-            view.doubted = is_back.then_some((now, UNFIT));
+            // What was held against another process is over. That its clock is not as it was is told by this look.
+            let stepped = view.doubted.filter(|(at, _)| *at >= began);
+            view.doubted = if is_back { Some((now, UNFIT)) } else { stepped };
         }
         // A replica that lags has the marker of its master, who may become its replica and then master
         // again; and an eviction leaves the marker.

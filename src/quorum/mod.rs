@@ -425,4 +425,23 @@ mod tests {
             assert_eq!(failed.map(|failed| failed.map(|nodes| nodes.failed)), Ok(Some(2)), "{script:?}");
         }
     }
+
+    /// It has been marked anew by another server, too.
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_step_is_seen_at_a_node_that_has_restarted_since_it_was_looked_at() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let [api, other] = Api::pair().await;
+        let node = &api.nodes[1];
+        let state = |api: &Api| api.engine.nodes()[1].state;
+        node.refuse(Some(Script::Status));
+        tokio::time::sleep(SECOND).await;
+        node.node.restart("again", false);
+        tokio::time::sleep(310 * SECOND).await;
+        assert_eq!((state(&api), state(&other)), ("down", "voting"));
+        node.node.set_clock_offset_us(60_000_000);
+        tokio::time::sleep(SECOND).await;
+        node.refuse(None);
+        tokio::time::sleep(SECOND).await;
+        assert_eq!((state(&api), state(&other)), ("quarantined", "quarantined"));
+    }
 }
