@@ -616,7 +616,8 @@ impl Member {
         }
     }
 
-    fn watch_clock(&self, sent_at: Instant, now: Instant, took: Duration, node_ms: u64) {
+    /// Whether it has stepped since what was seen of it before.
+    fn watch_clock(&self, sent_at: Instant, now: Instant, took: Duration, node_ms: u64) -> bool {
         let from_us = sent_at.saturating_duration_since(self.first_seen).as_micros() as i64;
         let seen = ClockBaseline { from_us, to_us: from_us + took.as_micros() as i64, node_ms };
         let stepped = {
@@ -641,6 +642,7 @@ impl Member {
             }
             self.doubt("its clock stepped");
         }
+        stepped
     }
 }
 
@@ -649,9 +651,9 @@ impl ReplyWatcher for Member {
         let took = now.saturating_duration_since(sent_at);
         let node_ms = answer.as_ref().ok().map(|answer| answer.node_ms);
         if let Some(node_ms) = node_ms {
-            self.watch_clock(sent_at, now, took, node_ms);
             // Already the vote that tells of the step was cast by the wrong clock.
-            if command.script.is_vote() && self.stepped.load(Ordering::Acquire) {
+            let stepped = self.watch_clock(sent_at, now, took, node_ms);
+            if command.script.is_vote() && (stepped || self.stepped.load(Ordering::Acquire)) {
                 answer = Err(NodeError::ClockStepped);
             }
         }
