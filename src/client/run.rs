@@ -51,6 +51,11 @@ pub async fn run(client: &Client, job: &Job) -> u8 {
     // What arrives before there is a command would reach nobody.
     let ended = match signals.arrived() {
         Some(signal) => Some(process::status_of_signal(signal as i32)),
+        // Whoever was stopped while waiting, or got the answer late, may read of it when it is over.
+        None if Watch::of(job, &grant).act_at() <= Instant::now() => {
+            say("the lease was over before the command could start");
+            None
+        }
         None => match Running::start(&job.command, &variables(&grant.lease)) {
             Ok(running) => hold(client, job, &grant, running, &mut signals).await,
             Err(cause) => {
@@ -110,7 +115,7 @@ async fn hold(
     signals: &mut Signals,
 ) -> Option<u8> {
     let lease = &grant.lease;
-    let mut watch = Watch::new(lease.ttl_ms, grant.valid_until, job.kill_after);
+    let mut watch = Watch::of(job, grant);
     let mut next_try = if grant.retried { Instant::now() } else { watch.extend_at() };
     let mut extension: Option<Extending<'_>> = None;
     loop {
@@ -175,6 +180,10 @@ struct Watch {
 }
 
 impl Watch {
+    fn of(job: &Job, grant: &Grant) -> Self {
+        Self::new(grant.lease.ttl_ms, grant.valid_until, job.kill_after)
+    }
+
     fn new(ttl_ms: u64, valid_until: Instant, kill_after: Duration) -> Self {
         let ttl = Duration::from_millis(ttl_ms);
         Self { ttl, valid_until, margin: kill_after.min(ttl / 6) }

@@ -264,6 +264,22 @@ fn a_command_that_ends_with_the_status_of_a_lost_lease_has_not_lost_it() {
 }
 
 #[test]
+fn a_command_is_not_started_under_a_lease_that_is_over() {
+    // As it looks to whoever was stopped while the answer came, or got it late.
+    let over = r#"{"lease_id":"l","fencing_token":1,"ttl_ms":600,"validity_ms":0,"waited_ms":0}"#;
+    let (server, asked) = that_answers(vec![("200 OK", over), ("200 OK", r#"{"released":false}"#)]);
+    let folder = tempfile::tempdir().unwrap();
+    let started = folder.path().join("started");
+    // Faster than any signal that would end it: it does nothing but start.
+    let run = ["run", "--server", &server, "--lock", "a", "--wait", "0", "--", "touch"];
+    let output = quorate().args(run).arg(&started).output().unwrap();
+    assert_eq!(output.status.code(), Some(20), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("over before"), "{}", text(&output.stderr));
+    assert!(!started.exists());
+    assert!(asked.iter().last().unwrap().contains("/release"));
+}
+
+#[test]
 fn what_a_proxy_answers_is_passing_trouble_or_told_at_once() {
     let free = ("200 OK", LEASE);
     let given_back = ("200 OK", r#"{"released":true}"#);
