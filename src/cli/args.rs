@@ -89,8 +89,18 @@ pub(super) struct ServeArgs {
 
 impl ServeArgs {
     pub(super) fn config(&self, role: Role) -> Result<Config, ConfigError> {
-        let environment = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let mut environment = Vec::new();
+        for (name, value) in std::env::vars_os() {
+            let Ok(name) = name.into_string() else { continue };
+            match value.into_string() {
+                Ok(value) => environment.push((name, value)),
+                // Passed over, a key file would not be read, and everyone let in.
+                Err(_) if Settings::names().iter().any(|known| Settings::variable(known) == name) => {
+                    return Err(ConfigError::Value(format!("{name} in the environment: is not UTF-8")));
+                }
+                Err(_) => {}
+            }
+        }
         let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
         Config::new(Settings::gather(&self.settings, environment, file)?, role)
     }

@@ -421,9 +421,11 @@ impl Client {
             base.set_path(&format!("{}/", base.path()));
         }
         let mut headers = HeaderMap::new();
-        if let Some(key) = std::env::var("QUORATE_API_KEY").ok().filter(|key| !key.trim().is_empty()) {
-            let mut value = HeaderValue::from_str(&format!("Bearer {}", key.trim()))
-                .map_err(|_| usage("QUORATE_API_KEY: no API key looks like this".to_owned()))?;
+        let no_key = || usage("QUORATE_API_KEY: no API key looks like this".to_owned());
+        let key = std::env::var_os("QUORATE_API_KEY").unwrap_or_default();
+        let key = key.to_str().ok_or_else(no_key)?.trim();
+        if !key.is_empty() {
+            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| no_key())?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }

@@ -89,6 +89,23 @@ fn an_empty_variable_counts_as_unset() {
 }
 
 #[test]
+fn a_variable_that_is_no_text_is_refused_and_not_passed_over() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let no_text = std::ffi::OsStr::from_bytes(b"/etc/quorate/keys\xff");
+    // A port that is taken ends a server that does not mind at once, too.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    for (variable, words) in [
+        ("QUORATE_API_KEYS", &["dev", "--listen", &listen][..]),
+        ("QUORATE_API_KEY", &["lock", "get", "a", "--server", "http://127.0.0.1:1"]),
+    ] {
+        let output = quorate().env(variable, no_text).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(variable), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_server_does_not_mind_a_log_that_nobody_reads() {
     for gone in [true, false] {
         let (reader, writer) = std::io::pipe().unwrap();
