@@ -12,7 +12,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill, killpg, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp};
 use tokio::process::{Child, Command};
@@ -128,6 +128,19 @@ pub struct Running {
     own_group: bool,
 }
 
+/// Tells us to stop; nothing where that is ignored, or the command is told as well.
+pub struct Stops(Option<tokio::signal::unix::Signal>);
+
+impl Stops {
+    /// Waits until we are to stop, as by Ctrl-Z or a batch system.
+    pub async fn next(&mut self) {
+        match &mut self.0 {
+            Some(stops) => drop(stops.recv().await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
 impl Running {
     /// Starts `words` with `variables` added to the environment, or taken out of it.
     ///
@@ -158,6 +171,25 @@ impl Running {
             tokio::spawn(bury_orphans(ends, pid));
         }
         Ok(Self { child, pid, own_group })
+    }
+
+    /// From now on we do not stop by ourselves, and the command go on, where it is in a group of its own.
+    pub fn stops(&self) -> Stops {
+        let number = Signal::SIGTSTP as i32;
+        let heeded = self.own_group && ignored_signals() & (1 << (number - 1)) == 0;
+        // Without it we would stop alone, as if it were SIGSTOP.
+        Stops(heeded.then(|| signal(SignalKind::from_raw(number)).ok()).flatten())
+    }
+
+    /// Stops all of the command, since nobody extends its lease then, and us, until we are to go on.
+    pub fn stop(&self) {
+        self.send(Signal::SIGSTOP);
+        let _ = raise(Signal::SIGSTOP);
+    }
+
+    /// The command goes on after a stop.
+    pub fn go_on(&self) {
+        self.send(Signal::SIGCONT);
     }
 
     /// Waits for its end. May be dropped and called again.
@@ -192,7 +224,7 @@ impl Running {
         };
         self.send(Signal::SIGTERM);
         // What is stopped would not see it.
-        self.send(Signal::SIGCONT);
+        self.go_on();
         loop {
             tokio::select! {
                 _ = self.child.wait() => break,

@@ -118,6 +118,7 @@ async fn hold(
     let mut watch = Watch::of(job, grant);
     let mut next_try = if grant.retried { Instant::now() } else { watch.extend_at() };
     let mut extension: Option<Extending<'_>> = None;
+    let mut stops = running.stops();
     loop {
         let extending = extension.is_some();
         tokio::select! {
@@ -129,6 +130,16 @@ async fn hold(
                 }
             }),
             signal = signals.next() => running.forward(signal),
+            () = stops.next() => {
+                running.stop();
+                if watch.act_at() > Instant::now() {
+                    running.go_on();
+                } else {
+                    say("the lease was over before the command went on; ending it");
+                    running.end(job.kill_after, signals).await;
+                    return None;
+                }
+            }
             () = sleep_until(watch.act_at()) => {
                 say("the lease could not be extended in time; ending the command");
                 running.end(job.kill_after, signals).await;

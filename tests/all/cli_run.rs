@@ -405,6 +405,41 @@ fn signals_reach_the_command() {
     }
 }
 
+#[test]
+fn a_command_stops_with_run_and_goes_on_only_under_its_lease() {
+    use std::os::unix::process::CommandExt as _;
+    let server = DevServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    for (ttl, status) in [("30s", 7), ("600ms", 20)] {
+        let told = folder.path().join(ttl);
+        let script = format!(
+            "trap 'exit 7' USR1; echo $$ > {0}.new; mv {0}.new {0}; while :; do sleep 0.05; done",
+            told.display()
+        );
+        let mut run = server.command(&["run", "--lock", "a", "--ttl", ttl, "--", "sh", "-c", &script]);
+        // Not that of a terminal at which the tests run.
+        let mut running = run.process_group(0).spawn().unwrap();
+        until("started", || told.exists());
+        let command = std::fs::read_to_string(&told).unwrap();
+        let is_stopped = |pid: &str| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
+        };
+        signal("TSTP", running.id());
+        until("both are stopped", || is_stopped(command.trim()) && is_stopped(&running.id().to_string()));
+        if status == 20 {
+            until("the lease is over", || !server.is_held("a"));
+            assert!(is_stopped(command.trim()));
+            signal("CONT", running.id());
+        } else {
+            signal("CONT", running.id());
+            until("it goes on", || !is_stopped(command.trim()));
+            signal("USR1", running.id());
+        }
+        assert_eq!(ended(&mut running), status);
+    }
+}
+
 /// They have no names, and service managers use them to end what they started.
 #[test]
 fn a_realtime_signal_ends_the_command_too() {
