@@ -367,8 +367,11 @@ impl Place {
             conn.see_to(pin!(hub.http1.serve_connection(watched, service))).await;
         } else {
             // HTTP/2's pings and settings look like heads from here. Its own limits and
-            // pings see to slow heads; a connection without requests is an idle one.
-            conn.enter(Phase::Idle, hub.now.load(Ordering::Relaxed));
+            // pings see to slow heads; a connection without requests is an idle one. But one more than
+            // may be is there for one request, and others want its place for theirs.
+            if !conn.spare {
+                conn.enter(Phase::Idle, hub.now.load(Ordering::Relaxed));
+            }
             conn.see_to(Box::pin(hub.http2.serve_connection(watched, service)).as_mut()).await;
         }
     }

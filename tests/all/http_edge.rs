@@ -236,6 +236,19 @@ fn probes_are_answered_however_many_are_connected() {
 }
 
 #[test]
+fn a_connection_too_many_that_asks_nothing_keeps_no_place_from_a_probe_in_either_http() {
+    let server = DevServer::start_with(&["--max-connections", "1", "--header-timeout", "500ms"]);
+    let mut first = Raw::connect(&server);
+    assert!(first.get("/livez").starts_with("HTTP/1.1 200"));
+    // The other's begins with its preface and settings, as a client's that connects in advance.
+    for beginning in ["", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0"] {
+        let mut silent = Raw::connect(&server);
+        silent.send(beginning);
+        assert!(silent.closes_within(Duration::from_secs(20)), "{beginning:?}");
+    }
+}
+
+#[test]
 fn one_request_too_many_is_told_so_but_probes_are_answered() {
     let server = DevServer::start_with(&["--max-in-flight", "3"]);
     let mut client = Raw::connect(&server);
