@@ -150,6 +150,16 @@ impl Failure {
         }
     }
 
+    /// Whether to wait is to wait for the end of this. A wait with an end is one for a quorum, too, however
+    /// short the longest one of the server is.
+    fn is_waited_for(&self, wait_ends: bool) -> bool {
+        match self {
+            Self::NotAcquired(_) => true,
+            Self::Unavailable(problem) => wait_ends && problem.code == "quorum_unavailable",
+            _ => false,
+        }
+    }
+
     fn of(problem: Problem) -> Self {
         let problem = Box::new(problem);
         match (problem.status, problem.code.as_str()) {
@@ -553,7 +563,7 @@ impl Client {
             }
             let out_of_time = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             match &failure {
-                Failure::NotAcquired(_) if !out_of_time => {
+                waited_for if waited_for.is_waited_for(deadline.is_some()) && !out_of_time => {
                     contacted = true;
                     trouble_since = None;
                     // Refused without having been let wait: not to be asked again at once.
@@ -747,6 +757,22 @@ fn causes(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quorum_is_waited_for_to_the_end_of_a_wait_and_is_trouble_to_one_without() {
+        let answered =
+            |status, code: &str| Failure::of(Problem { status, code: code.to_owned(), ..Problem::default() });
+        for (failure, with_end, without) in [
+            (answered(409, "lock_held"), true, true),
+            (answered(503, "quorum_unavailable"), true, false),
+            (answered(503, "shutting_down"), false, false),
+            (answered(502, "http_502"), false, false),
+            (Failure::Unreachable { why: String::new(), cut: true }, false, false),
+        ] {
+            assert_eq!(failure.is_waited_for(true), with_end, "{failure:?}");
+            assert_eq!(failure.is_waited_for(false), without, "{failure:?}");
+        }
+    }
 
     #[test]
     fn what_others_wrote_does_not_act_on_a_terminal() {
