@@ -49,10 +49,44 @@ fn command() -> clap::Command {
             _ => arg,
         })
     };
+    // They may be given all the same, as in a file that is for both.
+    let without_those_of_a_server = |command: clap::Command| {
+        command.mut_args(|arg| {
+            let of_a_server = names.iter().any(|name| name == arg.get_id().as_str())
+                && !OF_INIT.contains(&arg.get_id().as_str());
+            arg.hide(of_a_server)
+        })
+    };
+    let without_nodes = |command: clap::Command| {
+        command.mut_args(|arg| {
+            let of_nodes = OF_NODES.contains(&arg.get_id().as_str());
+            arg.hide(of_nodes)
+        })
+    };
     ["dev", "serve", "init"]
         .into_iter()
         .fold(Cli::command(), |cli, name| cli.mut_subcommand(name, with_variables))
+        .mut_subcommand("init", without_those_of_a_server)
+        .mut_subcommand("dev", without_nodes)
 }
+
+/// Settings that mark nodes.
+const OF_INIT: [&str; 11] = [
+    "redis",
+    "redis_file",
+    "redis_password_file",
+    "redis_ca",
+    "node_timeout",
+    "connect_timeout",
+    "key_prefix",
+    "max_ttl",
+    "clock_bound",
+    "log_format",
+    "log_level",
+];
+
+/// Settings that name nodes.
+const OF_NODES: [&str; 4] = ["redis", "redis_file", "redis_password_file", "redis_ca"];
 
 /// Help and version are answers, everything else is wrong usage.
 fn usage(answer: &clap::Error) -> ExitCode {
@@ -63,6 +97,10 @@ fn usage(answer: &clap::Error) -> ExitCode {
 
 fn dispatch(command: Command) -> ExitCode {
     match command {
+        // In the environment they may be meant for another command.
+        Command::Dev(args) if args.common.settings.names_nodes() => {
+            wrong(exit::USAGE, "dev has nodes of its own; with Redis nodes: quorate serve")
+        }
         Command::Dev(args) => serve(&args.common, Role::Dev { nodes: args.nodes }),
         Command::Serve(args) => serve(&args, Role::Serve),
         Command::Init(args) => initialize(&args),
@@ -317,6 +355,20 @@ mod tests {
         for name in Settings::names() {
             let variable = format!("[env: {}]", Settings::variable(&name));
             assert!(help.replace("\n          ", " ").contains(&variable), "{variable} in {help}");
+        }
+    }
+
+    #[test]
+    fn the_help_tells_of_what_a_command_heeds() {
+        let help = |name: &str| command().find_subcommand_mut(name).unwrap().render_long_help().to_string();
+        for (name, heeded, not) in [
+            ("init", &["--redis-file", "--max-ttl", "--log-level"][..], &["--listen", "--max-waiters"][..]),
+            ("dev", &["--listen", "--nodes", "--node-timeout"], &["--redis", "QUORATE_REDIS"]),
+            ("serve", &["--listen", "--redis"], &["--nodes"]),
+        ] {
+            let help = help(name);
+            assert!(heeded.iter().all(|word| help.contains(word)), "{help}");
+            assert!(!not.iter().any(|word| help.contains(word)), "{help}");
         }
     }
 

@@ -227,6 +227,12 @@ impl Settings {
         figment.extract().map_err(|cause| ConfigError::Value(explain(&cause)))
     }
 
+    /// Whether something is said of Redis nodes.
+    pub fn names_nodes(&self) -> bool {
+        let Self { redis, redis_file, redis_password_file, redis_ca, .. } = self;
+        redis.is_some() || [redis_file, redis_password_file, redis_ca].into_iter().any(Option::is_some)
+    }
+
     /// The names of all settings, as in the file.
     pub fn names() -> Vec<String> {
         let fields = serde_json::to_value(Self::default());

@@ -557,6 +557,8 @@ fn a_lease_whose_answer_got_lost_is_not_left_behind_where_no_quorum_answers_then
 #[test]
 fn wrong_usage_is_told_apart() {
     let server = DevServer::start();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = port.local_addr().unwrap().to_string();
     for words in [
         &["run", "--lock", "a"][..],
         &["run", "--", "true"],
@@ -570,6 +572,8 @@ fn wrong_usage_is_told_apart() {
         &["run", "--lock", "a", "--kill-after", "500000000000years", "--", "true"],
         &["election", "get", "a", "--after", "x", "--wait", "18446744073709551615s"],
         &["run", "--lock", "a", "--server", "nowhere", "--", "true"],
+        // With a port that is taken, so that a server that does not mind ends, too.
+        &["dev", "--redis", "redis://127.0.0.1:1", "--listen", &taken],
         &["nonsense"],
     ] {
         let output = server.ask(words);
