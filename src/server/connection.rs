@@ -405,6 +405,11 @@ impl Handler {
             });
             hub.router.answer(request).await
         };
+        if !old_http {
+            // Over HTTP/1.1 hyper reads before it writes. Here, a task of its own answers, and the connection
+            // may have to read yet that its client has left: it gets to do so first.
+            tokio::task::yield_now().await;
+        }
 
         // To find out with the next sweep would be late for a lease that has just been granted: with the
         // body, unread, that goes too (docs/protocol.md §1.5).
@@ -680,5 +685,74 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+    use crate::api::{App, Limits, router};
+    use crate::quorum::fixture::Api;
+    use crate::service::{Service, WaitLimits};
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    /// A frame of HTTP/2.
+    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_client_of_http2_gave_up_before_the_votes_were_read_is_undone() {
+        for resets in [true, false] {
+            let [api, _] = Api::pair().await;
+            let waits = WaitLimits { waiters_max: 1, waiters_per_name_max: 1 };
+            let router = router(Arc::new(App {
+                service: Service::new(Arc::clone(&api.engine), waits),
+                limits: Limits::default(),
+                keys: None,
+                render_metrics: Arc::new(String::new),
+            }));
+            let rules = Rules {
+                connections_max: 1,
+                in_flight_max: 1,
+                header_bytes_max: 8 * 1024,
+                header_timeout: MILLISECOND,
+                body_timeout: MILLISECOND,
+                idle_timeout: MILLISECOND,
+            };
+            let (mut client, served) = tokio::io::duplex(64 * 1024);
+            let place = Hub::new(router, rules).admit().expect("a place");
+            tokio::spawn(place.serve(served, Version::HTTP_2));
+            let mut head = Vec::new();
+            let path = "/v1/locks/a/acquire";
+            for (name, value) in [(":method", "POST"), (":scheme", "http"), (":path", path)] {
+                // A literal that is not indexed.
+                head.push(0);
+                for text in [name, value] {
+                    head.push(text.len() as u8);
+                    head.extend(text.as_bytes());
+                }
+            }
+            // Settings, and headers that are whole and all of the request.
+            let request =
+                [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[]), frame(1, 5, 1, &head)];
+            api.nodes.iter().for_each(|node| node.hang());
+            client.write_all(&request.concat()).await.unwrap();
+            tokio::time::sleep(MILLISECOND).await;
+            assert!(api.acquires()[0] == 1);
+
+            api.nodes.iter().for_each(|node| node.go_on());
+            assert!(api.is_held_at(0));
+            if resets {
+                client.write_all(&frame(3, 0, 1, &[0, 0, 0, 8])).await.unwrap();
+            } else {
+                client.shutdown().await.unwrap();
+            }
+            tokio::time::sleep(MILLISECOND).await;
+            assert_eq!([0, 1, 2].map(|i| api.is_held_at(i)), [false; 3], "resets: {resets}");
+        }
     }
 }
