@@ -281,4 +281,26 @@ mod tests {
             assert_eq!(api.holders(&lease), [false; 3]);
         }
     }
+
+    /// Of three nodes, one has not heard that the later one joins, and one has that of the earlier one after it.
+    #[tokio::test(start_paused = true)]
+    async fn who_lasts_has_its_claim_at_all_nodes_that_it_was_extended_by() {
+        let [api, other] = Api::pair().await;
+        let (first, lease) = attempt(&api).await;
+        api.nodes[2].hang_with(Script::Extend);
+        let (mut earlier, _) = attempt(&api).await;
+        other.nodes[0].refuse(Some(Script::Extend));
+        let (mut later, _) = attempt(&other).await;
+        other.nodes[0].refuse(None);
+        api.nodes[2].go_on();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        for stream in [&mut earlier, &mut later] {
+            assert!(matches!(stream.next().await, Some(HoldEvent::Extended(_))));
+        }
+        drop(first);
+        drop(earlier);
+        assert_eq!(api.holders(&lease), [true; 3]);
+        drop(later);
+        assert_eq!(api.holders(&lease), [false; 3]);
+    }
 }

@@ -571,7 +571,7 @@ fn a_lease_goes_with_the_last_of_its_claims_and_keeps_all_else_until_then() {
             }
             assert_eq!(read(&node, &on), before);
             assert!(share("+7").starts_with("1 30000 30000 {} 1+11+7 "));
-            assert!(share("8").starts_with("1 30000 30000 {} 1+11+7 "));
+            assert!(share("8").starts_with("1 30000 30000 {} 1+8+11+7 "), "it has missed this one");
             assert!(share("7").starts_with("1 30000 30000 {} 1+7 "));
             for more in ["+8", "+9", "+10"] {
                 assert!(share(more).starts_with("1 "));

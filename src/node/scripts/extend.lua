@@ -66,16 +66,22 @@ if op == 69 then
   if #text > 57 and edition(sub(text, 58)) >= edition(data) then data = sub(text, 58) end
   local asked, claims = string.match(request, '^([^+]+)(.*)$')
   if claims == '' then claims = '+0' end
-  if joins and not find(claims .. '+', claim .. '+', 1, true) then
-    claims = claims .. claim
+  if claim ~= '-' then
+    local own = joins and claim or '+' .. claim
+    local from = find(claims .. '+', own .. '+', 1, true)
+    if from then
+      if not joins then claims = sub(claims, from) end
+    elseif joins then
+      claims = claims .. own
+    else
+      -- This one was missed here. In front, so that the same once more drops nobody who came later.
+      claims = own .. claims
+    end
     -- Of too many, one that never leaves stands for the first.
     if select(2, string.gsub(claims, '%+', '')) > CLAIMS_MAX then
       claims = string.gsub(claims, '^%+%d+%+%d+', '+1')
     end
     request = asked .. claims
-  elseif claim ~= '-' and not joins then
-    claims = string.match(claims .. '+', '%+' .. claim .. '%+.*$')
-    if claims then request = asked .. sub(claims, 1, -2) end
   end
   if index then
     -- Before the records: an index of the wrong type fails here, where nothing is written yet.
