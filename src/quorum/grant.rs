@@ -456,6 +456,8 @@ impl<'a> Granting<'a> {
             engine.spares.ask(i, grant.lease, &command, started, None);
         }
         if ask.request.is_some() {
+            // A retry that joins may have it healed wherever it was not granted, with this one's claim.
+            grant.nodes = u64::MAX;
             engine.undo_remains(ask.scope, votes, ballot);
         }
         Round::Granted(Box::new(Won {

@@ -282,6 +282,26 @@ mod tests {
         }
     }
 
+    /// The first one's server did not reach a node, which another one has given a copy since.
+    #[tokio::test(start_paused = true)]
+    async fn who_leaves_takes_its_claim_away_also_where_its_lease_was_healed_to() {
+        let [api, other] = Api::pair().await;
+        api.nodes[0].refuse(Some(Script::Status));
+        while api.engine.nodes()[0].state == "voting" {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let (first, lease) = attempt(&api).await;
+        let (second, _) = attempt(&other).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(api.holders(&lease), [true; 3]);
+        api.nodes[0].refuse(None);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(first);
+        assert_eq!(api.holders(&lease), [true; 3]);
+        drop(second);
+        assert_eq!(api.holders(&lease), [false; 3]);
+    }
+
     /// Of three nodes, one has not heard that the later one joins, and one has that of the earlier one after it.
     #[tokio::test(start_paused = true)]
     async fn who_lasts_has_its_claim_at_all_nodes_that_it_was_extended_by() {
