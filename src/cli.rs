@@ -50,43 +50,28 @@ fn command() -> clap::Command {
         })
     };
     // They may be given all the same, as in a file that is for both.
-    let without_those_of_a_server = |command: clap::Command| {
+    let without = |command: clap::Command, hidden: &dyn Fn(&str) -> bool| {
         command.mut_args(|arg| {
-            let of_a_server = names.iter().any(|name| name == arg.get_id().as_str())
-                && !OF_INIT.contains(&arg.get_id().as_str());
-            arg.hide(of_a_server)
+            let hide =
+                names.iter().any(|name| name == arg.get_id().as_str()) && hidden(arg.get_id().as_str());
+            arg.hide(hide)
         })
     };
-    let without_nodes = |command: clap::Command| {
-        command.mut_args(|arg| {
-            let of_nodes = OF_NODES.contains(&arg.get_id().as_str());
-            arg.hide(of_nodes)
-        })
-    };
+    let is_of_nodes = |name: &str| OF_NODES.contains(&name);
+    let is_not_of_init = |name: &str| !OF_NODES.contains(&name) && !OF_INIT.contains(&name);
     ["dev", "serve", "init"]
         .into_iter()
         .fold(Cli::command(), |cli, name| cli.mut_subcommand(name, with_variables))
-        .mut_subcommand("init", without_those_of_a_server)
-        .mut_subcommand("dev", without_nodes)
+        .mut_subcommand("init", |command| without(command, &is_not_of_init))
+        .mut_subcommand("dev", |command| without(command, &is_of_nodes))
 }
-
-/// Settings that mark nodes.
-const OF_INIT: [&str; 11] = [
-    "redis",
-    "redis_file",
-    "redis_password_file",
-    "redis_ca",
-    "node_timeout",
-    "connect_timeout",
-    "key_prefix",
-    "max_ttl",
-    "clock_bound",
-    "log_format",
-    "log_level",
-];
 
 /// Settings that name nodes.
 const OF_NODES: [&str; 4] = ["redis", "redis_file", "redis_password_file", "redis_ca"];
+
+/// What else marking them heeds.
+const OF_INIT: [&str; 7] =
+    ["node_timeout", "connect_timeout", "key_prefix", "max_ttl", "clock_bound", "log_format", "log_level"];
 
 /// Help and version are answers, everything else is wrong usage.
 fn usage(answer: &clap::Error) -> ExitCode {

@@ -194,6 +194,11 @@ impl Future for Answering {
 }
 
 impl Answering {
+    /// Whether it may bring a lease.
+    pub fn acquires(&self) -> bool {
+        self.route.acquires.is_some()
+    }
+
     fn finish(&mut self, response: Result<Response, Problem>) -> Response {
         let mut problem = None;
         let mut response = match response {

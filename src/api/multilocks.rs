@@ -149,7 +149,7 @@ pub struct ReleaseMultilock {
     lease_id: LeaseHandle,
     /// Without effect: so that the body of `extend` is one of `release`, too.
     #[schema(minimum = 100, example = 30_000)]
-    #[expect(dead_code, reason = "only read")]
+    #[expect(dead_code, reason = "its bounds hold all the same")]
     ttl_ms: Option<u64>,
 }
 

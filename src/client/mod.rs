@@ -563,7 +563,7 @@ impl Client {
             }
             let out_of_time = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             match &failure {
-                waited_for if waited_for.is_waited_for(deadline.is_some()) && !out_of_time => {
+                _ if failure.is_waited_for(deadline.is_some()) && !out_of_time => {
                     contacted = true;
                     trouble_since = None;
                     // Refused without having been let wait: not to be asked again at once.

@@ -64,10 +64,9 @@ if op == 69 then
     remaining = ttl
   end
   if #text > 57 and edition(sub(text, 58)) >= edition(data) then data = sub(text, 58) end
-  local asked, claims = string.match(request, '^([^+]+)(.*)$')
-  if claims == '' then claims = '+0' end
+  local asked = string.match(request, '^[^+]+')
   if claim ~= '-' then
-    local own = joins and claim or '+' .. claim
+    local own, claims = joins and claim or '+' .. claim, string.match(request, '%+.*$') or '+0'
     local from = find(claims .. '+', own .. '+', 1, true)
     if from then
       if not joins then claims = sub(claims, from) end
