@@ -132,6 +132,14 @@ pub struct Running {
 pub struct Stops(Option<tokio::signal::unix::Signal>);
 
 impl Stops {
+    /// From now on we do not stop by ourselves, and the command go on, where it is in a group of its own.
+    fn of(own_group: bool) -> Self {
+        let number = Signal::SIGTSTP as i32;
+        let heeded = own_group && ignored_signals() & (1 << (number - 1)) == 0;
+        // Without it we would stop alone, as if it were SIGSTOP.
+        Self(heeded.then(|| signal(SignalKind::from_raw(number)).ok()).flatten())
+    }
+
     /// Waits until we are to stop, as by Ctrl-Z or a batch system.
     pub async fn next(&mut self) {
         match &mut self.0 {
@@ -142,17 +150,19 @@ impl Stops {
 }
 
 impl Running {
-    /// Starts `words` with `variables` added to the environment, or taken out of it.
+    /// Starts `words` with `variables` added to the environment, or taken out of it. What tells us to stop does
+    /// so from before that on.
     ///
     /// # Errors
     /// As the operating system has it; [`status_of_start`] tells what to exit with.
-    pub fn start(words: &[OsString], variables: &[(&str, Option<String>)]) -> io::Result<Self> {
+    pub fn start(words: &[OsString], variables: &[(&str, Option<String>)]) -> io::Result<(Self, Stops)> {
         let Some((program, arguments)) = words.split_first() else {
             return Err(io::ErrorKind::NotFound.into());
         };
         // Whoever started us may ignore the end of children, and then nobody could wait for ours.
         let ends = signal(SignalKind::child())?;
         let own_group = !at_terminal();
+        let stops = Stops::of(own_group);
         let mut command = std::process::Command::new(program);
         command.args(arguments);
         for (name, value) in variables {
@@ -170,15 +180,7 @@ impl Running {
         if getpid().as_raw() == 1 {
             tokio::spawn(bury_orphans(ends, pid));
         }
-        Ok(Self { child, pid, own_group })
-    }
-
-    /// From now on we do not stop by ourselves, and the command go on, where it is in a group of its own.
-    pub fn stops(&self) -> Stops {
-        let number = Signal::SIGTSTP as i32;
-        let heeded = self.own_group && ignored_signals() & (1 << (number - 1)) == 0;
-        // Without it we would stop alone, as if it were SIGSTOP.
-        Stops(heeded.then(|| signal(SignalKind::from_raw(number)).ok()).flatten())
+        Ok((Self { child, pid, own_group }, stops))
     }
 
     /// Stops all of the command, since nobody extends its lease then, and us, until we are to go on.
@@ -341,7 +343,7 @@ mod tests {
     async fn exit_statuses_are_those_of_a_shell() {
         for (script, status) in [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
         {
-            let mut running = Running::start(&shell(script), &[]).unwrap();
+            let (mut running, _) = Running::start(&shell(script), &[]).unwrap();
             assert_eq!(status_of(running.ended().await.unwrap()), status, "{script}");
         }
         let missing = Running::start(&["/nonexistent/command".into()], &[]).err().unwrap();
@@ -356,7 +358,7 @@ mod tests {
         // Both parent and child are deaf to TERM.
         let script = format!("trap '' TERM; sleep 60 & echo $! > {}; wait", file.path().display());
         let mut signals = Signals::new().unwrap();
-        let running = Running::start(&shell(&script), &[]).unwrap();
+        let (running, _) = Running::start(&shell(&script), &[]).unwrap();
         let child = loop {
             let text = std::fs::read_to_string(file.path()).unwrap();
             if let Ok(pid) = text.trim().parse::<i32>() {
@@ -402,7 +404,7 @@ mod tests {
         let ready = tempfile::NamedTempFile::new().unwrap();
         let script = format!("(sleep 60 &); echo > {}; sleep 60", ready.path().display());
         let mut signals = Signals::new().unwrap();
-        let running = Running::start(&shell(&script), &[]).unwrap();
+        let (running, _) = Running::start(&shell(&script), &[]).unwrap();
         while ready.as_file().metadata().unwrap().len() == 0 {
             sleep(Duration::from_millis(10)).await;
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::process::{self, Running, Signals};
+use super::process::{self, Running, Signals, Stops};
 use super::{Ask, Client, Failure, Grant, Lease, TIDY_TIMEOUT, Target, exit, new_request_id};
 
 /// How long giving back may take after the lease was lost.
@@ -111,14 +111,13 @@ async fn hold(
     client: &Client,
     job: &Job,
     grant: &Grant,
-    mut running: Running,
+    (mut running, mut stops): (Running, Stops),
     signals: &mut Signals,
 ) -> Option<u8> {
     let lease = &grant.lease;
     let mut watch = Watch::of(job, grant);
     let mut next_try = if grant.retried { Instant::now() } else { watch.extend_at() };
     let mut extension: Option<Extending<'_>> = None;
-    let mut stops = running.stops();
     loop {
         let extending = extension.is_some();
         tokio::select! {
