@@ -152,11 +152,6 @@ impl Command {
         (0..self.keys).map(|i| self.words.get(i))
     }
 
-    /// [`Command::keys`] and [`Command::args`], as RESP bulk strings.
-    pub(crate) fn resp(&self) -> (&str, &str) {
-        self.words.split_resp(self.keys)
-    }
-
     /// The arguments (without the marker).
     pub fn args(&self) -> impl ExactSizeIterator<Item = &str> {
         (self.keys..self.words.len()).map(|i| self.words.get(i))

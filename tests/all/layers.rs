@@ -17,7 +17,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("axum", &["api", "server"]),
     ("utoipa", &["api"]),
     ("::redis", &["node/redis"]),
-    ("bb8", &["node/redis"]),
+    ("bb8_redis", &["node/redis"]),
     ("mlua", &["node/embedded"]),
     ("opentelemetry", &["telemetry"]),
     ("opentelemetry_sdk", &["telemetry"]),

@@ -15,16 +15,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
+use bb8_redis::redis::aio::MultiplexedConnection;
+use bb8_redis::redis::{
+    self, AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
+    RedisError,
 };
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::pool::{Backoff, ConnectError, Target};
+use super::target::{Backoff, ConnectError, Target};
 use crate::node::calls::Tag;
 use crate::node::{HintSink, Listeners, NodeError};
 
@@ -240,7 +241,7 @@ impl Work {
 
     async fn connect(&self) -> Result<HintConnection, ConnectError> {
         let connecting = async {
-            let stream = self.target.open().await?;
+            let (stream, _) = self.target.open().await?;
             let mut info = RedisConnectionInfo::default()
                 .set_protocol(ProtocolVersion::RESP3)
                 .set_lib_name("quorate", env!("CARGO_PKG_VERSION"));

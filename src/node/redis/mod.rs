@@ -1,29 +1,18 @@
 //! A node that is a Redis server.
 //!
-//! A call goes [`RedisNode::submit`](Node::submit) → `queue` → `driver` →
-//! socket and back. Connections come from a bb8 pool of one (`pool`); hints
-//! have a connection of their own (`hints`).
+//! A call goes [`RedisNode::submit`](Node::submit) → `queue` → `pipe` → the redis crate → socket
+//! and back; `run` says what several calls look like as one command. Hints have a connection of
+//! their own (`hints`). `target` opens sockets, `greet` makes a connection ready.
 //!
-//! One connection per node: Redis runs scripts on one core, which a pipelined
+//! One connection per node carries calls: Redis runs scripts on one core, which a pipelined
 //! connection keeps busy, and the calls of a lease are in order by themselves.
-//!
-//! The calls do not go through the redis crate's multiplexed connection, but the
-//! URL, the hashes and the hints do. Measured with redis 1.8.1, 32 callers that
-//! acquire and release on three nodes of one machine, one runtime thread:
-//!
-//! | | the crate's pipeline, one write per batch | `driver` and `resp` |
-//! |---|---|---|
-//! | instructions per acquire + release, callers included | 59,900 | 22,900 |
-//! | CPU per acquire + release, callers included | 7.9 µs | 4.9 µs |
-//! | the same with two runtime threads | 16.9 µs | 12.7 µs |
-//! | reading a reply | 320 ns | 38 ns |
-//! | writing a call | 130 ns | 14 ns |
 
-mod driver;
+mod greet;
 mod hints;
-mod pool;
+mod pipe;
 mod queue;
-mod resp;
+mod run;
+mod target;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -31,20 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::{ConnectionAddr, IntoConnectionInfo};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use self::driver::Driver;
 use self::hints::Hints;
-use self::pool::{Backoff, Connections, Place, Target};
+use self::pipe::{Pipe, RUNS_MAX};
 use self::queue::{Job, Queue};
-use self::resp::ScriptBytes;
+use self::target::{Backoff, Target};
 use super::{BoxFuture, Call, HintSink, Identity, Listeners, Node, NodeError};
 
 /// How to treat a node. Every duration is a limit that the caller chose; none is left to a library.
@@ -140,17 +123,15 @@ impl RedisNode {
     /// Outside of a tokio runtime.
     pub fn new(url: &str, options: RedisOptions) -> Result<Arc<Self>, ConfigError> {
         options.check()?;
-        let target = Arc::new(read_target(url, &options)?);
+        let target = Arc::new(Target::read(url, &options)?);
         let address = target.address();
-        let scripts = Arc::new(ScriptBytes::new());
         let queue =
             Arc::new(Queue::new(options.queue_len, NodeError::Connection("not connected yet".into())));
         let generation = Arc::new(AtomicU64::new(0));
         let work = Work {
             address: address.clone(),
-            connections: Connections::new(target.clone(), scripts.clone()),
+            target: target.clone(),
             queue: queue.clone(),
-            scripts,
             generation: generation.clone(),
             node_timeout: options.node_timeout,
             former: Vec::new(),
@@ -221,9 +202,8 @@ impl fmt::Debug for RedisNode {
 /// The task of a node.
 struct Work {
     address: String,
-    connections: Connections,
+    target: Arc<Target>,
     queue: Arc<Queue>,
-    scripts: Arc<ScriptBytes>,
     generation: Arc<AtomicU64>,
     node_timeout: Duration,
     former: Vec<String>,
@@ -239,8 +219,8 @@ impl Work {
         // Told once each, not once an attempt.
         let mut told: Option<Arc<str>> = None;
         loop {
-            let mut connection = match self.connections.get().await {
-                Ok(connection) => connection,
+            let (connection, identity) = match greet::connect(&self.target, RUNS_MAX).await {
+                Ok(ready) => ready,
                 Err(error) => {
                     if told.as_ref() != Some(&error.0) {
                         tracing::warn!(node = self.address, error = %error, "cannot connect");
@@ -253,8 +233,8 @@ impl Work {
             };
             told = None;
             let since = Instant::now();
-            if run_id != connection.identity.run_id {
-                let former = std::mem::replace(&mut run_id, connection.identity.run_id.clone());
+            if run_id != identity.run_id {
+                let former = std::mem::replace(&mut run_id, identity.run_id.clone());
                 self.former.retain(|former| *former != run_id);
                 if !former.is_empty() {
                     self.former.push(former);
@@ -263,79 +243,12 @@ impl Work {
                     self.former.remove(0);
                 }
             }
-            tracing::info!(node = self.address, run_id, version = connection.identity.version, "connected");
+            tracing::info!(node = self.address, run_id, version = identity.version, "connected");
             self.generation.fetch_add(1, Ordering::AcqRel);
             self.queue.open();
-            let reason = Driver::new(
-                &mut connection.stream,
-                &self.queue,
-                &self.scripts,
-                &self.former,
-                self.node_timeout,
-            )
-            .run()
-            .await;
+            let reason = Pipe::new(connection, &self.queue, &self.former, self.node_timeout).run().await;
             tracing::warn!(node = self.address, %reason, "connection lost");
-            connection.broken = true;
-            drop(connection);
             backoff.lost(since.elapsed()).await;
         }
     }
-}
-
-fn read_target(url: &str, options: &RedisOptions) -> Result<Target, ConfigError> {
-    let info = url
-        .into_connection_info()
-        .map_err(|_| ConfigError("not the URL of a Redis server (redis://, rediss:// or unix://)".into()))?;
-    let place = match info.addr() {
-        ConnectionAddr::Tcp(host, port) => Place::Tcp { host: host.clone(), port: *port },
-        ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
-        ConnectionAddr::TcpTls { insecure: true, .. } => {
-            return Err(ConfigError("#insecure is not supported: name the certificates to trust".into()));
-        }
-        ConnectionAddr::TcpTls { host, port, .. } => Place::Tls {
-            host: host.clone(),
-            port: *port,
-            name: ServerName::try_from(host.clone())
-                .map_err(|_| ConfigError("the host is not a name that a certificate can have".into()))?,
-            connector: tls_connector(options)?,
-        },
-        _ => return Err(ConfigError("an address of an unknown kind".into())),
-    };
-    let settings = info.redis_settings();
-    let password = options.password_override.clone().or_else(|| settings.password().map(str::to_owned));
-    let username = options.username_override.clone().or_else(|| settings.username().map(str::to_owned));
-    Ok(Target {
-        place,
-        username,
-        password,
-        database: settings.db(),
-        connect_timeout: options.connect_timeout,
-    })
-}
-
-fn tls_connector(options: &RedisOptions) -> Result<TlsConnector, ConfigError> {
-    let mut roots = RootCertStore::empty();
-    match &options.ca_file {
-        Some(path) => {
-            let error = |error: &dyn fmt::Display| ConfigError(format!("{}: {error}", path.display()));
-            let certificates = CertificateDer::pem_file_iter(path).map_err(|e| error(&e))?;
-            for certificate in certificates {
-                roots.add(certificate.map_err(|e| error(&e))?).map_err(|e| error(&e))?;
-            }
-            if roots.is_empty() {
-                return Err(error(&"no certificate in it"));
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    // The provider is named, so that nothing depends on who installed a default one.
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| ConfigError(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }
