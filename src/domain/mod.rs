@@ -7,7 +7,6 @@
 mod edition;
 mod ids;
 mod labels;
-mod membership;
 mod name;
 mod primitive;
 mod ttl;
@@ -15,7 +14,6 @@ mod ttl;
 pub use edition::Edition;
 pub use ids::{LeaseHandle, LeaseId, RequestId, Token};
 pub use labels::{Candidate, Metadata, Owner, Value};
-pub use membership::{ChosenBy, Entry, Membership, Role, Stage};
 pub use name::Name;
 pub use primitive::{Nodes, Primitive};
 pub use ttl::{TTL_MS_MAX, drift_ms, validity_ms};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::Engine;
 use super::tally::{self, Count, Named, Verdict, quorum_of};
-use super::{Engine, Ride};
 use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, validity_ms};
 use crate::node::ballot::{Ballot, Vote};
 use crate::node::calls::{self, Ask, Claim, GrantVote, Holding, Renewal, Scope, Tell};
@@ -172,19 +172,6 @@ impl Engine {
     /// What is rare is boxed here and in what calls this: every request in flight keeps a state as
     /// large as the largest way through it, and moves it about at the start.
     pub async fn grant(self: &Arc<Self>, ask: &Ask<'_>, order: Order) -> Round {
-        let mut ride = self.ride();
-        loop {
-            let round = self.grant_once(ask, order, &ride).await;
-            if !matches!(round, Round::NoQuorum(_)) || !Box::pin(ride.again()).await {
-                return round;
-            }
-        }
-    }
-
-    async fn grant_once(self: &Arc<Self>, ask: &Ask<'_>, order: Order, ride: &Ride<'_>) -> Round {
-        if !Box::pin(self.may_grant(ask.ttl_ms)).await {
-            return Round::NoQuorum(Count { failed: self.total(), ..Count::new(self.total()) }.nodes());
-        }
         let mut granting = Granting::new(self, ask);
         granting.ask_nodes(order).await;
         granting.count_votes().await;
@@ -194,9 +181,6 @@ impl Engine {
         };
         if !is_stored && let Err(lost) = Box::pin(granting.raise(token)).await {
             return granting.lose(lost);
-        }
-        if !ride.is_still() {
-            return granting.lose(Lost::NoQuorum(Count::new(self.total()).nodes()));
         }
         granting.win(token)
     }
@@ -321,7 +305,7 @@ impl<'a> Granting<'a> {
                 }
             }
         }
-        for (i, member) in self.engine.seats().filter(|(i, _)| asked & (1 << i) == 0) {
+        for (i, member) in self.engine.members.iter().enumerate().filter(|(i, _)| asked & (1 << i) == 0) {
             self.grant.nodes |= 1 << i;
             let seat = Some(self.ballot.seat(i));
             if self.spares & (1 << i) == 0 {
@@ -335,10 +319,10 @@ impl<'a> Granting<'a> {
     /// Asks one node after the other, from the primary on, until one votes: the bits of those asked, and
     /// whether it refused.
     async fn ask_primary(&mut self, primary: u64) -> (u64, bool) {
-        let seats: SmallVec<[usize; 5]> = self.engine.seats().map(|(i, _)| i).collect();
+        let total = self.engine.total();
         let mut asked = 0;
-        for step in 0..seats.len() {
-            let i = seats[((primary % seats.len() as u64) as usize + step) % seats.len()];
+        for step in 0..total {
+            let i = ((primary % total as u64) as usize + step) % total;
             asked |= 1 << i;
             self.grant.nodes |= 1 << i;
             // A node that hangs holds nobody up. What it grants late goes with the lease, or the lost round.
@@ -467,7 +451,7 @@ impl<'a> Granting<'a> {
         let Some(left_ms) = validity_ms(ask.ttl_ms, elapsed_ms) else { return Round::NoQuorum(nodes) };
         // Where another contender was in the way it is about to go, with a fence behind it that would keep an
         // extension from giving the node its copy. What is held for long enough is asked for there once more.
-        for i in (0..engine.members.len()).filter(|i| (votes.quarantined | votes.refused) & (1 << i) != 0) {
+        for i in (0..engine.total()).filter(|i| (votes.quarantined | votes.refused) & (1 << i) != 0) {
             grant.nodes |= 1 << i;
             engine.spares.ask(i, grant.lease, &command, started, None);
         }

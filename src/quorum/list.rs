@@ -64,8 +64,9 @@ impl Engine {
     /// The votes, where fewer than a quorum answered.
     pub async fn list(self: &Arc<Self>, prefix: &str, after: &str, limit: usize) -> Result<Page, Nodes> {
         let mut walks: FuturesUnordered<_> = self
-            .seats()
-            .map(|(_, member)| walk(Arc::clone(member), prefix.to_owned(), after.to_owned(), limit))
+            .members
+            .iter()
+            .map(|member| walk(Arc::clone(member), prefix.to_owned(), after.to_owned(), limit))
             .collect();
         let mut count = Count::new(self.total());
         let mut by_key: HashMap<String, Vec<Holding>> = HashMap::new();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quorate::clock::{Clock, SystemClock};
 use quorate::node::ballot::Ballot;
-use quorate::node::calls::{self, Bounds, Keys, Tag};
+use quorate::node::calls::{Bounds, Keys, Tag};
 use quorate::node::redis::{RedisNode, RedisOptions};
 use quorate::node::{
     Answer, BoxFuture, Call, Command, HintSink, Marker, Node, NodeError, ReplyTo, Script, Value,
@@ -162,11 +162,11 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn status() -> Command {
-    calls::status(&Keys::new("q"), 0, 0, "")
+    Command::new(Script::Status).key("q:node")
 }
 
 fn mark(seen: &str, new: &str) -> Command {
-    calls::mark(&Keys::new("q"), seen, new, "a", "")
+    Command::new(Script::Mark).key("q:node").arg(seen).arg(new)
 }
 
 fn acquire(lease: &str, key: &str) -> Command {
@@ -250,7 +250,7 @@ async fn a_call_is_sent_while_earlier_ones_wait_for_their_answers() {
         receivers.push(send(&node, mark(&std::mem::replace(&mut before, name.into()), name)));
         until(
             "it has run",
-            async || server.run::<Option<String>>(&["GET", "q:member"]).await.unwrap(),
+            async || server.run::<Option<String>>(&["GET", "q:node"]).await.unwrap(),
             |marker| marker.as_deref() == Some(name),
         )
         .await;
