@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::leases::{holder, read_note, room_key, unavailable, write_note};
+use super::leases::{holder, read_note, unavailable, write_note};
 use super::semaphores::{Doubt, NoSlots, Picked};
 use super::waiting::{Queued, Ticket, Wish};
 use super::{
@@ -30,8 +30,11 @@ const SPLITS_MAX: u32 = 12;
 const DOUBTS_MAX: u32 = 6;
 /// With hints cut, a contender looks this often.
 const SAFETY_POLL: Duration = Duration::from_secs(2);
-/// Without a quorum, a waiting contender looks this often.
+/// After a round that found no quorum, a waiting contender asks again after so long, and ever more seldom.
 const OUTAGE_POLL_MS: u64 = 100;
+const OUTAGE_POLL_MAX_MS: u64 = 1000;
+/// When a quorum is back, those who wait for different names ask one after the other within so long.
+const RETURN_SPREAD_MS: u64 = 200;
 
 /// The request id as it is stored. Of several records it says of which: the same id for another set of
 /// names, or for one of them, is another request, whose lease is not this one's to take over or undo.
@@ -46,10 +49,11 @@ fn request_of<'a>(request: &'a RequestId, scope: &Scope) -> Cow<'a, str> {
     }
 }
 
-/// FNV-1a, the same on every API server: all of them ask the same primary first.
-fn primary_of(room: &str) -> u64 {
-    room.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+/// FNV-1a, the same on every API server: all of them ask the same primary first. A multilock's is that of its
+/// first name, which single locks of that name ask first, too.
+fn primary_of(scope: &Scope) -> u64 {
+    let bytes = scope.channels().first().into_iter().flat_map(|key| key.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// How one try ended.
@@ -98,7 +102,6 @@ pub(super) struct Contender<'a> {
     target: &'a Target,
     options: &'a AcquireOptions,
     scope: Scope,
-    room: Arc<str>,
     wish: Wish,
     /// Whether it has a seat in the room.
     seated: bool,
@@ -135,7 +138,6 @@ impl<'a> Contender<'a> {
             service,
             target,
             options,
-            room: room_key(&scope),
             wish: match *target {
                 Target::Semaphore { limit, permits, .. } => Wish { limit, permits },
                 _ => Wish { limit: 1, permits: 1 },
@@ -183,7 +185,7 @@ impl<'a> Contender<'a> {
         if self.options.wait_ms == 0 {
             return self.contend(None).await;
         }
-        let ticket = match rooms.enter(&self.room, self.wish) {
+        let ticket = match rooms.enter(self.scope.channels(), self.wish) {
             Ok(ticket) => ticket,
             // Full of those who wait for other names: what is free needs no room.
             Err(full @ ServiceError::TooManyWaiters { .. }) if !queued => {
@@ -201,6 +203,9 @@ impl<'a> Contender<'a> {
 
     async fn wait_and_contend(&mut self, ticket: Ticket) -> Result<Granted, ServiceError> {
         if !ticket.turn(self.deadline).await? {
+            if !self.service.engine.available() {
+                return Err(unavailable(self.service.engine.tally()));
+            }
             // Those in front are being served, one after the other. Who waits no more is due what
             // they leave of a semaphore, like anybody who does not wait.
             let served = matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused();
@@ -235,10 +240,13 @@ impl<'a> Contender<'a> {
 
     /// Tries until granted, refused for good, or out of time.
     async fn contend(&mut self, ticket: Option<&Ticket>) -> Result<Granted, ServiceError> {
-        let mut splits = 0;
+        let (mut splits, mut outages) = (0, 0);
         loop {
             if self.service.rooms.is_closed() {
                 return Err(ServiceError::ShuttingDown);
+            }
+            if let Some(ticket) = ticket.filter(|_| !self.service.engine.available()) {
+                Box::pin(self.sit_out(ticket)).await?;
             }
             if let Some(ticket) = ticket {
                 // Whoever stood here before may have left in its sleep.
@@ -261,6 +269,7 @@ impl<'a> Contender<'a> {
                             subscription.bell().answered();
                         }
                         ticket.board().taken_until(granted.lease.valid_until, self.request.as_deref());
+                        ticket.changed_for_others();
                     }
                     return Ok(*granted);
                 }
@@ -305,12 +314,33 @@ impl<'a> Contender<'a> {
                         return Err(unavailable(nodes));
                     };
                     ticket.board().unknown();
-                    let again = OUTAGE_POLL_MS / 2 + self.random(OUTAGE_POLL_MS);
+                    let longest = (OUTAGE_POLL_MS << outages).min(OUTAGE_POLL_MAX_MS);
+                    outages = (outages + 1).min(4);
+                    let again = longest / 2 + self.random(longest);
                     let until = self.service.engine.clock().now() + Duration::from_millis(again);
                     Box::pin(self.pause(ticket, None, Some(until))).await?;
                 }
             }
         }
+    }
+
+    /// Sleeps while no quorum of nodes could grant anything, and sends nothing.
+    async fn sit_out(&self, ticket: &Ticket) -> Result<(), ServiceError> {
+        let engine = &self.service.engine;
+        ticket.board().unknown();
+        ticket.board().paused(true);
+        let back = async {
+            engine.until_available().await;
+            tokio::time::sleep(Duration::from_millis(self.random(RETURN_SPREAD_MS))).await;
+        };
+        let result = tokio::select! {
+            biased;
+            () = ticket.closed() => Err(ServiceError::ShuttingDown),
+            () = back => Ok(()),
+            () = tokio::time::sleep_until(self.deadline) => Err(unavailable(engine.tally())),
+        };
+        ticket.board().paused(false);
+        result
     }
 
     /// Waits for a hint, for `until` plus a little, or for the deadline.
@@ -358,7 +388,7 @@ impl<'a> Contender<'a> {
     }
 
     fn primary_first(&self) -> Order {
-        Order::PrimaryFirst(primary_of(&self.room).wrapping_add(self.passed_over))
+        Order::PrimaryFirst(primary_of(&self.scope).wrapping_add(self.passed_over))
     }
 
     async fn back_off(&self, splits: u32) {
@@ -377,7 +407,7 @@ impl<'a> Contender<'a> {
 
     /// Who waits for the same.
     fn queued(&self) -> Queued {
-        self.service.rooms.queued(&self.room, self.wish.limit)
+        self.service.rooms.queued(self.scope.channels(), self.wish.limit)
     }
 
     /// Slots to ask for, beyond those that others wait for already.
@@ -712,8 +742,8 @@ mod tests {
         assert!(refusal.holdings.iter().any(|holding| holding.same_request));
         let service = service(&api);
         let target = Target::Lock(Name::new("a").unwrap());
-        let key = room_key(&target.scope(api.engine.keys()));
-        let retry = service.rooms.enter(&key, Wish { limit: 1, permits: 1 }).unwrap();
+        let scope = target.scope(api.engine.keys());
+        let retry = service.rooms.enter(scope.channels(), Wish { limit: 1, permits: 1 }).unwrap();
         retry.board().refused(&refusal);
         let options = options(10, None);
         let result = service.acquire(&target, &options).await;

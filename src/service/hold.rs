@@ -154,7 +154,8 @@ impl Service {
 
     /// How many wait for this on this API server.
     pub fn waiting(&self, held: &Held) -> usize {
-        self.rooms.waiting(&super::leases::room_key(&held.scope(self.engine.keys())))
+        let scope = held.scope(self.engine.keys());
+        scope.channels().iter().map(|key| self.rooms.waiting(key)).max().unwrap_or_default()
     }
 }
 

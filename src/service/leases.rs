@@ -45,7 +45,7 @@ impl Held {
         match self {
             Self::Lock(name) => records([name], |name| keys.lock(name)),
             Self::Multilock(names) => {
-                // One order for all, so that equal sets are one room and one primary.
+                // One order for all, so that equal sets have one primary.
                 let mut sorted: Vec<_> = names.iter().collect();
                 sorted.sort_unstable();
                 records(sorted, |name| keys.lock(name))
@@ -53,14 +53,6 @@ impl Held {
             Self::Semaphore(name) => Scope::Slots(keys.semaphore(name).into()),
             Self::Election(name) => records([name], |name| keys.election(name)),
         }
-    }
-}
-
-/// The key of the waiting room: the record, or all of them.
-pub(crate) fn room_key(scope: &Scope) -> Arc<str> {
-    match scope.channels() {
-        [one] => Arc::clone(one),
-        many => many.join(" ").into(),
     }
 }
 

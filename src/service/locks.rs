@@ -80,7 +80,7 @@ impl Service {
         Inspection {
             holder,
             highest_token: tally::highest_fence(fences, total).and_then(|fence| Token::new(fence).ok()),
-            waiters: self.rooms.waiting_for(key),
+            waiters: self.rooms.waiting(key),
             nodes,
         }
     }

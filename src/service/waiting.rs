@@ -1,18 +1,19 @@
 //! The waiting room: one contender per name at the nodes, the others in order behind it. Those who
 //! want permits of a semaphore by another limit stand in another queue: what is full for the one may
-//! have room for the other.
+//! have room for the other. A multilock has its seat in the queue of each of its names, and asks once it
+//! heads them all, so that no stream of single locks passes it.
 //!
 //! A waiter is the request's own future, so that a client that leaves drops its
 //! seat and the next one moves up at once, whatever the moment. A room lives
 //! while somebody waits in it, and so does its subscription (docs/protocol.md §5).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -21,8 +22,6 @@ use crate::quorum::hub::Subscription;
 use crate::quorum::{Engine, Refusal};
 use crate::telemetry::metrics;
 
-const SHARDS: usize = 16;
-
 /// All waiting rooms of this API server.
 pub(crate) struct Rooms {
     engine: Arc<Engine>,
@@ -30,10 +29,9 @@ pub(crate) struct Rooms {
     closed: AtomicBool,
     closing: Notify,
     waiters: AtomicUsize,
-    hasher: RandomState,
-    shards: [Mutex<HashMap<Arc<str>, Room>>; SHARDS],
-    /// By record, how many wait for it together with others: their rooms are those of the whole set.
-    together: Mutex<HashMap<Box<str>, usize>>,
+    /// By record, or index of a semaphore. Behind one lock: a multilock sits down in all of its rooms at once,
+    /// or two of them could each stand before the other.
+    rooms: Mutex<HashMap<Arc<str>, Room>>,
 }
 
 /// What is waited for in a room.
@@ -99,22 +97,21 @@ struct Taken {
 
 struct Seat {
     since: Instant,
-    first: AtomicBool,
+    /// In how many queues somebody sits before it.
+    behind: AtomicUsize,
     wake: Notify,
 }
 
-/// A place in a room. Dropped, the next one moves up.
+/// A place in the room of each key. Dropped, the next ones move up.
 pub(crate) struct Ticket {
     rooms: Arc<Rooms>,
-    key: Arc<str>,
+    keys: SmallVec<[Arc<str>; 1]>,
     wish: Wish,
     seat: Arc<Seat>,
+    /// Of its queue; of several, its own.
     board: Arc<NoticeBoard>,
-}
-
-/// The records of a room where several are waited for together. No record has a space in it.
-fn records_of_several(key: &str) -> Option<std::str::Split<'_, char>> {
-    key.contains(' ').then(|| key.split(' '))
+    /// Of its queues, where they are several.
+    others: Vec<Arc<NoticeBoard>>,
 }
 
 impl Rooms {
@@ -125,18 +122,12 @@ impl Rooms {
             closed: AtomicBool::new(false),
             closing: Notify::new(),
             waiters: AtomicUsize::new(0),
-            hasher: RandomState::new(),
-            shards: Default::default(),
-            together: Mutex::default(),
+            rooms: Mutex::default(),
         })
     }
 
-    fn shard(&self, key: &str) -> MutexGuard<'_, HashMap<Arc<str>, Room>> {
-        self.shards[self.hasher.hash_one(key) as usize % SHARDS].lock()
-    }
-
-    /// Takes a seat at the end of the queue.
-    pub(crate) fn enter(self: &Arc<Self>, key: &Arc<str>, wish: Wish) -> Result<Ticket, ServiceError> {
+    /// Takes a seat at the end of the queue of each key.
+    pub(crate) fn enter(self: &Arc<Self>, keys: &[Arc<str>], wish: Wish) -> Result<Ticket, ServiceError> {
         if self.is_closed() {
             return Err(ServiceError::ShuttingDown);
         }
@@ -147,57 +138,50 @@ impl Rooms {
         }
         let seat = Arc::new(Seat {
             since: self.engine.clock().now(),
-            first: AtomicBool::new(false),
+            behind: AtomicUsize::new(0),
             wake: Notify::new(),
         });
-        let board = {
-            let mut shard = self.shard(key);
-            if shard.get(key).map_or(0, Room::waiters) >= self.limits.waiters_per_name_max {
+        let mut others: Vec<_> = {
+            let mut rooms = self.rooms.lock();
+            let is_full = |key| rooms.get(key).map_or(0, Room::waiters) >= self.limits.waiters_per_name_max;
+            if keys.iter().any(is_full) {
                 self.waiters.fetch_sub(1, Ordering::AcqRel);
                 return Err(full);
             }
-            let room = shard.entry(Arc::clone(key)).or_default();
-            let queue = room.queues.entry(wish.limit).or_default();
-            seat.first.store(queue.seats.is_empty(), Ordering::Release);
-            queue.seats.push_back(Arc::clone(&seat));
-            queue.permits += wish.permits as usize;
-            Arc::clone(&queue.board)
+            let sit_down = |key: &Arc<str>| {
+                let queue = rooms.entry(Arc::clone(key)).or_default().queues.entry(wish.limit).or_default();
+                seat.behind.fetch_add(usize::from(!queue.seats.is_empty()), Ordering::AcqRel);
+                queue.seats.push_back(Arc::clone(&seat));
+                queue.permits += wish.permits as usize;
+                Arc::clone(&queue.board)
+            };
+            keys.iter().map(sit_down).collect()
         };
-        if let Some(records) = records_of_several(key) {
-            let mut together = self.together.lock();
-            records.for_each(|record| *together.entry(record.into()).or_default() += 1);
-        }
+        let one = if others.len() == 1 { others.pop() } else { None };
         metrics().waiters.inc();
-        Ok(Ticket { rooms: Arc::clone(self), key: Arc::clone(key), wish, seat, board })
+        let keys = keys.iter().cloned().collect();
+        Ok(Ticket { rooms: Arc::clone(self), keys, wish, seat, board: one.unwrap_or_default(), others })
     }
 
-    /// How many wait under `key`.
+    /// How many wait under `key`, for it alone or for others with it.
     pub(crate) fn waiting(&self, key: &str) -> usize {
         if self.is_empty() {
             return 0;
         }
-        self.shard(key).get(key).map_or(0, Room::waiters)
+        self.rooms.lock().get(key).map_or(0, Room::waiters)
     }
 
-    /// How many wait for a record, alone or together with others.
-    pub(crate) fn waiting_for(&self, record: &str) -> usize {
-        if self.is_empty() {
-            return 0;
-        }
-        self.waiting(record) + self.together.lock().get(record).copied().unwrap_or_default()
-    }
-
-    /// Who wait under `key` by the same limit.
-    pub(crate) fn queued(&self, key: &str, limit: u32) -> Queued {
+    /// Who wait under any of the keys by the same limit.
+    pub(crate) fn queued(&self, keys: &[Arc<str>], limit: u32) -> Queued {
         if self.is_empty() {
             return Queued::default();
         }
-        let shard = self.shard(key);
-        let queue = shard.get(key).and_then(|room| room.queues.get(&limit));
-        queue.map_or_else(Queued::default, |queue| Queued {
-            waiters: queue.seats.len(),
-            permits: queue.permits,
-            contends: !queue.board.is_paused(),
+        let rooms = self.rooms.lock();
+        let queues = keys.iter().filter_map(|key| rooms.get(key)?.queues.get(&limit));
+        queues.fold(Queued::default(), |queued, queue| Queued {
+            waiters: queued.waiters + queue.seats.len(),
+            permits: queued.permits + queue.permits,
+            contends: queued.contends || !queue.board.is_paused(),
         })
     }
 
@@ -209,12 +193,9 @@ impl Rooms {
     /// How long the longest waiter has waited.
     pub(crate) fn longest_wait(&self) -> Duration {
         let now = self.engine.clock().now();
-        let longest = |shard: &Mutex<HashMap<Arc<str>, Room>>| {
-            let shard = shard.lock();
-            let queues = shard.values().flat_map(|room| room.queues.values());
-            queues.filter_map(|queue| queue.seats.front()).map(|seat| seat.since).min()
-        };
-        let since = self.shards.iter().filter_map(longest).min();
+        let rooms = self.rooms.lock();
+        let queues = rooms.values().flat_map(|room| room.queues.values());
+        let since = queues.filter_map(|queue| queue.seats.front()).map(|seat| seat.since).min();
         since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
@@ -222,11 +203,9 @@ impl Rooms {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.closing.notify_waiters();
-        for shard in &self.shards {
-            let shard = shard.lock();
-            let queues = shard.values().flat_map(|room| room.queues.values());
-            queues.flat_map(|queue| &queue.seats).for_each(|seat| seat.wake.notify_one());
-        }
+        let rooms = self.rooms.lock();
+        let queues = rooms.values().flat_map(|room| room.queues.values());
+        queues.flat_map(|queue| &queue.seats).for_each(|seat| seat.wake.notify_one());
     }
 
     /// Resolves once the rooms close.
@@ -251,7 +230,7 @@ impl Ticket {
             if self.rooms.is_closed() {
                 return Err(ServiceError::ShuttingDown);
             }
-            if self.seat.first.load(Ordering::Acquire) {
+            if self.seat.behind.load(Ordering::Acquire) == 0 {
                 return Ok(true);
             }
             if tokio::time::timeout_at(deadline, self.seat.wake.notified()).await.is_err() {
@@ -270,44 +249,42 @@ impl Ticket {
     pub(crate) fn board(&self) -> &NoticeBoard {
         &self.board
     }
+
+    /// What single waiters behind it know is over.
+    pub(crate) fn changed_for_others(&self) {
+        self.others.iter().for_each(|board| board.unknown());
+    }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let next = {
-            let mut shard = self.rooms.shard(&self.key);
-            let Some(room) = shard.get_mut(&self.key) else { return };
-            let Some(queue) = room.queues.get_mut(&self.wish.limit) else { return };
-            if queue.seats.front().is_some_and(|seat| Arc::ptr_eq(seat, &self.seat)) {
-                queue.seats.pop_front();
-            } else {
-                queue.seats.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
-            }
-            queue.permits -= self.wish.permits as usize;
-            let next = queue.seats.front().filter(|seat| !seat.first.load(Ordering::Acquire)).cloned();
-            let empty = queue.seats.is_empty().then(|| room.queues.remove(&self.wish.limit)).flatten();
-            if room.queues.is_empty() {
-                shard.remove(&self.key);
-            }
-            drop(shard);
-            // Its subscription, perhaps the last, ends outside of the lock.
-            drop(empty);
-            next
-        };
-        if let Some(records) = records_of_several(&self.key) {
-            let mut together = self.rooms.together.lock();
-            for record in records {
-                if let Some(waiters) = together.get_mut(record).filter(|waiters| **waiters > 1) {
-                    *waiters -= 1;
+        let mut empty = Vec::new();
+        {
+            let mut rooms = self.rooms.rooms.lock();
+            for key in &self.keys {
+                let Some(room) = rooms.get_mut(key) else { continue };
+                let Some(queue) = room.queues.get_mut(&self.wish.limit) else { continue };
+                queue.permits -= self.wish.permits as usize;
+                if queue.seats.front().is_some_and(|seat| Arc::ptr_eq(seat, &self.seat)) {
+                    queue.seats.pop_front();
+                    if let Some(next) = queue.seats.front()
+                        && next.behind.fetch_sub(1, Ordering::AcqRel) == 1
+                    {
+                        next.wake.notify_one();
+                    }
                 } else {
-                    together.remove(record);
+                    queue.seats.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
+                }
+                if queue.seats.is_empty() {
+                    empty.extend(room.queues.remove(&self.wish.limit));
+                }
+                if room.queues.is_empty() {
+                    rooms.remove(key);
                 }
             }
         }
-        if let Some(seat) = next {
-            seat.first.store(true, Ordering::Release);
-            seat.wake.notify_one();
-        }
+        // Their subscriptions, perhaps the last ones, end outside of the lock.
+        drop(empty);
         self.rooms.waiters.fetch_sub(1, Ordering::AcqRel);
         metrics().waiters.dec();
     }
@@ -382,13 +359,41 @@ mod tests {
     use super::*;
     use crate::quorum::fixture::Api;
 
+    async fn rooms(waiters_per_name_max: usize) -> Arc<Rooms> {
+        let [api, _] = Api::pair().await;
+        Rooms::new(Arc::clone(&api.engine), WaitLimits { waiters_max: 10, waiters_per_name_max })
+    }
+
+    const ONE: Wish = Wish { limit: 1, permits: 1 };
+
     #[tokio::test(start_paused = true)]
     async fn where_nobody_may_wait_no_room_is_left_behind() {
-        let [api, _] = Api::pair().await;
-        let limits = WaitLimits { waiters_max: 10, waiters_per_name_max: 0 };
-        let rooms = Rooms::new(Arc::clone(&api.engine), limits);
-        assert!(rooms.enter(&"a".into(), Wish { limit: 1, permits: 1 }).is_err());
-        assert!(rooms.shards.iter().all(|shard| shard.lock().is_empty()));
+        let rooms = rooms(0).await;
+        assert!(rooms.enter(&["a".into()], ONE).is_err());
+        assert!(rooms.rooms.lock().is_empty());
         assert!(rooms.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_multilock_asks_once_it_heads_all_queues_and_nobody_passes_it() {
+        let rooms = rooms(10).await;
+        let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
+        let enter = |keys: &[Arc<str>]| rooms.enter(keys, ONE).ok().unwrap();
+        let is_first = |ticket: &Ticket| ticket.seat.behind.load(Ordering::Acquire) == 0;
+        let [first_a, first_b] = [&a, &b].map(|key| enter(std::slice::from_ref(key)));
+        let both = enter(&[a.clone(), b.clone()]);
+        let leaves = enter(&[a.clone(), b.clone()]);
+        let [next_a, next_b] = [&a, &b].map(|key| enter(std::slice::from_ref(key)));
+        assert!(is_first(&first_a) && is_first(&first_b));
+        assert_eq!((rooms.waiting("a"), rooms.waiting("b")), (4, 4));
+        drop(first_b);
+        drop(leaves);
+        assert!(!is_first(&both) && !is_first(&next_b));
+        drop(first_a);
+        assert!(is_first(&both) && !is_first(&next_a) && !is_first(&next_b));
+        drop(both);
+        assert!(is_first(&next_a) && is_first(&next_b));
+        drop((next_a, next_b));
+        assert!(rooms.rooms.lock().is_empty());
     }
 }

@@ -269,3 +269,32 @@ async fn random_overlapping_sets_deadlock_nobody_and_have_one_holder_each() {
     assert!(granted > 50, "{granted}");
     eventually("nothing is left", || async { cluster.leases(&stem).is_empty() }).await;
 }
+
+/// Four clients a name, each of which asks again as soon as it has released.
+#[tokio::test]
+async fn a_multilock_gets_its_turn_among_names_whose_queues_never_empty() {
+    let shared = Shared::nodes(3);
+    let (api, names) = (shared.api(), names("busy", "abc"));
+    let mut clients = JoinSet::new();
+    for name in names.iter().flat_map(|name| [name; 4]) {
+        let (api, name) = (api.clone(), name.clone());
+        clients.spawn(async move {
+            loop {
+                let lease = api.acquire(&name, json!({"wait_ms": 60_000})).await.ok();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                api.release(&name, &lease).await.ok();
+            }
+        });
+    }
+    for name in &names {
+        eventually("others wait", || async { number(&api.lock(name).await, "waiters") >= 3 }).await;
+    }
+    for _ in 0..5 {
+        let lease = call(&api, "acquire", &names, json!({"wait_ms": 10_000})).await.ok();
+        // Those who came before it are three a name, and it asks no more often than it may succeed.
+        println!("waited {} ms, {} attempts", lease["waited_ms"], lease["attempts"]);
+        assert!(number(&lease, "attempts") < 20, "{lease}");
+        call(&api, "release", &names, json!({"lease_id": secret(&lease)})).await.ok();
+    }
+    clients.abort_all();
+}

@@ -623,3 +623,27 @@ async fn what_is_left_of_a_lease_at_one_node_keeps_nobody_waiting() {
         waiting.join_all().await;
     }
 }
+
+#[tokio::test]
+async fn without_a_quorum_those_who_wait_send_nothing_and_go_on_when_it_is_back() {
+    const NAMES: usize = 300;
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&["--max-waiters", "1000"]).await;
+    let (api, stem) = (server.api(), unique("outage"));
+    cluster.nodes[..2].iter().for_each(|node| node.stop());
+    eventually("no quorum", || async { api.get("/readyz").await.status == 503 }).await;
+    let mut waiting = JoinSet::new();
+    for i in 0..NAMES {
+        let (api, name) = (api.clone(), format!("{stem}:{i}"));
+        waiting.spawn(async move { api.acquire(&name, json!({"wait_ms": 60_000})).await.ok() });
+    }
+    eventually("all wait", || async { api.metric("quorate_waiters").await == NAMES as f64 }).await;
+    let commands = || cluster.nodes[2].info("stats")["total_commands_processed"].parse::<u64>().unwrap();
+    let before = commands();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let sent = commands() - before;
+    println!("{NAMES} waiting names without a quorum: {} commands a second at the survivor", sent / 2);
+    assert!(sent < 2 * 500, "{sent} in two seconds");
+    cluster.nodes[..2].iter().for_each(|node| node.resume());
+    assert_eq!(waiting.join_all().await.len(), NAMES);
+}
