@@ -110,6 +110,11 @@ impl Watched {
         *self.hangs.lock() = Hangs::Always;
     }
 
+    /// How many calls it has not got to.
+    pub(crate) fn hung(&self) -> usize {
+        self.hung.lock().len()
+    }
+
     /// Whether it lets nobody listen from now on.
     pub(crate) fn mute(&self, mute: bool) {
         self.mute.store(mute, Ordering::Relaxed);

@@ -94,6 +94,7 @@ pub struct Engine {
     board: Arc<Mutex<Board>>,
     hub: Arc<Hub>,
     spares: Arc<Spares>,
+    walks: list::Walks,
     last_proposed: AtomicU64,
     /// Rounds whose last answers are not there yet and may leave something to do, and held leases.
     settling: AtomicUsize,
@@ -132,6 +133,7 @@ impl Engine {
             board,
             hub,
             spares,
+            walks: list::Walks::default(),
             last_proposed: AtomicU64::new(0),
             settling: AtomicUsize::new(0),
             changed: Arc::default(),
