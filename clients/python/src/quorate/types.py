@@ -1,0 +1,625 @@
+"""Bodies and answers of the API. Generated from openapi/quorate-v1.json by tools/generate.py: do not edit."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, Union
+
+__all__ = ['NAME', 'VERSION', 'AcquireLock', 'AcquireMultilock', 'AcquireSemaphore', 'Campaign', 'CheckToken', 'ElectionState', 'Extend', 'ExtendMultilock', 'Fence', 'FieldError', 'Holder', 'IssuedToken', 'Leadership', 'Lease', 'Liveness', 'LockList', 'LockState', 'MultilockLease', 'Node', 'NodeList', 'Nodes', 'Problem', 'Proclaim', 'Readiness', 'Release', 'ReleaseMultilock', 'Released', 'SemaphoreLease', 'SemaphoreState', 'TokenState']
+
+VERSION = '0.1.0'
+"""The version of the document."""
+NAME = '^(\\.{0,2}[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*|\\.{3}[A-Za-z0-9._~:@-]*)$'
+"""The pattern of a name, which has at most 200 characters."""
+
+
+class AcquireLock(TypedDict, total=False):
+    """Body of `acquire` and `hold`."""
+
+    metadata: dict[str, str]
+    """Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all."""
+    owner: str
+    """Free label of the holder, shown to everyone who may read the lock or semaphore."""
+    request_id: str
+    """
+    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held.
+    The header `Idempotency-Key` means the same.
+    """
+    ttl_ms: int
+    """
+    Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000
+    unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
+    """
+    wait_ms: int
+    """
+    How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or
+    left out: one attempt.
+    """
+
+
+class _AcquireMultilock(TypedDict):
+    names: list[str]
+    """The names of the locks: 2 to 64, all different, in any order."""
+
+
+class AcquireMultilock(_AcquireMultilock, total=False):
+    """Body of `acquire`."""
+
+    metadata: dict[str, str]
+    """Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all."""
+    owner: str
+    """Free label of the holder, shown to everyone who may read the lock or semaphore."""
+    request_id: str
+    """
+    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held.
+    The header `Idempotency-Key` means the same.
+    """
+    ttl_ms: int
+    """
+    Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000
+    unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
+    """
+    wait_ms: int
+    """
+    How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or
+    left out: one attempt.
+    """
+
+
+class _AcquireSemaphore(TypedDict):
+    limit: int
+    """
+    How many permits the semaphore has. Each request is judged by its own limit, so that a rolling
+    change works. Requests with different limits do not wait for each other.
+    """
+
+
+class AcquireSemaphore(_AcquireSemaphore, total=False):
+    """Body of `acquire` and `hold`."""
+
+    metadata: dict[str, str]
+    """Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all."""
+    owner: str
+    """Free label of the holder, shown to everyone who may read the lock or semaphore."""
+    permits: int
+    """How many permits to acquire, all or nothing; at most `limit`. Left out: 1."""
+    request_id: str
+    """
+    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held.
+    The header `Idempotency-Key` means the same.
+    """
+    ttl_ms: int
+    """
+    Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000
+    unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
+    """
+    wait_ms: int
+    """
+    How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or
+    left out: one attempt.
+    """
+
+
+class _Campaign(TypedDict):
+    candidate: str
+    """Who campaigns."""
+
+
+class Campaign(_Campaign, total=False):
+    """Body of `campaign` and `hold`."""
+
+    request_id: str
+    """
+    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held.
+    The header `Idempotency-Key` means the same.
+    """
+    ttl_ms: int
+    """
+    Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000
+    unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
+    """
+    value: str
+    """The value that the leader proclaims from the start, e.g. an address."""
+    wait_ms: int
+    """
+    How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or
+    left out: one attempt.
+    """
+
+
+class CheckToken(TypedDict):
+    """Body of `check`."""
+
+    fencing_token: int
+    """The token of the holder that wants to write."""
+
+
+class _ElectionState(TypedDict):
+    name: str
+    """The election."""
+    nodes: Nodes
+    """The answers of the nodes, counted."""
+    revision: str
+    """Opaque; changes with the leader, the term, the value and vacancy. For use as `after`."""
+    waiters: int
+    """Candidates that wait at this server."""
+
+
+class ElectionState(_ElectionState, total=False):
+    """An election as everyone may see it."""
+
+    leader: str
+    """The candidate that leads. Left out while the election is vacant."""
+    remaining_ms: int
+    """Time until the leader's lease expires unless extended, in milliseconds."""
+    term: int
+    """Strictly greater than the term of every earlier leader."""
+    value: str
+    """What the leader proclaims."""
+
+
+class _Extend(TypedDict):
+    lease_id: str
+    """The secret of the lease."""
+
+
+class Extend(_Extend, total=False):
+    """Body of `extend`."""
+
+    ttl_ms: int
+    """
+    The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains
+    and is not added to it. Left out: the lease's own ttl.
+    """
+
+
+class _ExtendMultilock(TypedDict):
+    lease_id: str
+    """The secret of the lease."""
+    names: list[str]
+    """The names of the locks: 2 to 64, all different, in any order."""
+
+
+class ExtendMultilock(_ExtendMultilock, total=False):
+    """Body of `extend`."""
+
+    ttl_ms: int
+    """
+    The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains
+    and is not added to it. Left out: the lease's own ttl.
+    """
+
+
+class _Fence(TypedDict):
+    name: str
+    """The sequence."""
+
+
+class Fence(_Fence, total=False):
+    """Where a sequence stands."""
+
+    highest_token: int
+    """The highest token known. Left out if none is known, e.g. after the retention."""
+
+
+class FieldError(TypedDict):
+    """One thing that is wrong with a request."""
+
+    field: str
+    """
+    What is wrong: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path,
+    a query parameter, a header, or `head` or `body` as a whole.
+    """
+    message: str
+    """Why it is wrong."""
+
+
+class _Holder(TypedDict):
+    remaining_ms: int
+    """Time until the lease expires unless extended, in milliseconds."""
+
+
+class Holder(_Holder, total=False):
+    """A holder's lease, as everyone may see it. Which members it has depends on what is held."""
+
+    candidate: str
+    """Elections: who leads."""
+    fencing_token: int
+    """Locks and semaphores: the fencing token."""
+    metadata: dict[str, str]
+    """Locks and semaphores: what the holder attached."""
+    owner: str
+    """Locks and semaphores: the holder's label."""
+    slots: list[int]
+    """Semaphores: the permits held, by number."""
+    term: int
+    """Elections: the fencing token."""
+    value: str
+    """Elections: what the leader proclaims."""
+
+
+class IssuedToken(TypedDict):
+    """A new token."""
+
+    fencing_token: int
+    """Greater than every token of this name before it."""
+    name: str
+    """The sequence."""
+
+
+class _Leadership(TypedDict):
+    acquired_at: str
+    """When it was acquired. For display only."""
+    attempts: int
+    """How many granting rounds were needed."""
+    candidate: str
+    """Who leads: the candidate of the campaign."""
+    expires_at: str
+    """When its validity ends. For display only."""
+    fencing_token: int
+    """The term, under the name that it has in other leases."""
+    lease_id: str
+    """
+    The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
+    again.
+    """
+    name: str
+    """The election."""
+    nodes: Nodes
+    """The votes."""
+    term: int
+    """Strictly greater than the term of every earlier leader."""
+    ttl_ms: int
+    """Life of the lease without extension, in milliseconds."""
+    validity_ms: int
+    """
+    How long the holder may rely on the lease, in milliseconds from when the answer was written: the
+    remaining time less an allowance for clock drift.
+    """
+    waited_ms: int
+    """How long the caller waited for it, in milliseconds."""
+
+
+class Leadership(_Leadership, total=False):
+    """A leader's lease."""
+
+    owner: str
+    """The holder's label."""
+    value: str
+    """What the leader proclaims."""
+
+
+class _Lease(TypedDict):
+    acquired_at: str
+    """When it was acquired. For display only."""
+    attempts: int
+    """How many granting rounds were needed."""
+    expires_at: str
+    """When its validity ends. For display only."""
+    fencing_token: int
+    """
+    Greater than the token of every earlier lease of this name. Send it to the resource that the
+    lock protects.
+    """
+    lease_id: str
+    """
+    The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
+    again.
+    """
+    name: str
+    """The lock."""
+    nodes: Nodes
+    """The votes."""
+    ttl_ms: int
+    """Life of the lease without extension, in milliseconds."""
+    validity_ms: int
+    """
+    How long the holder may rely on the lease, in milliseconds from when the answer was written: the
+    remaining time less an allowance for clock drift.
+    """
+    waited_ms: int
+    """How long the caller waited for it, in milliseconds."""
+
+
+class Lease(_Lease, total=False):
+    """A lock's lease."""
+
+    owner: str
+    """The holder's label."""
+
+
+class Liveness(TypedDict):
+    """The process answers."""
+
+    status: str
+    """Always `live`."""
+
+
+class _LockList(TypedDict):
+    locks: list[LockState]
+    """The locks, by name."""
+
+
+class LockList(_LockList, total=False):
+    """A page of locks."""
+
+    next_cursor: str
+    """Cursor of the next page; left out on the last page."""
+
+
+class _LockState(TypedDict):
+    held: bool
+    """Whether a quorum of nodes agrees on one lease."""
+    name: str
+    """The lock."""
+    nodes: Nodes
+    """The answers of the nodes, counted."""
+    waiters: int
+    """Requests that wait for this lock at this server, alone or together with other locks."""
+
+
+class LockState(_LockState, total=False):
+    """A lock as everyone may see it."""
+
+    acquired_at: str
+    """When it was acquired. For display only."""
+    fencing_token: int
+    """The lease's fencing token."""
+    metadata: dict[str, str]
+    """What the holder attached."""
+    owner: str
+    """The holder's label."""
+    remaining_ms: int
+    """Time until the lease expires unless extended, in milliseconds."""
+
+
+class _MultilockLease(TypedDict):
+    acquired_at: str
+    """When it was acquired. For display only."""
+    attempts: int
+    """How many granting rounds were needed."""
+    expires_at: str
+    """When its validity ends. For display only."""
+    fencing_tokens: dict[str, int]
+    """The fencing token of each name: greater than that of every earlier lease of the name."""
+    lease_id: str
+    """
+    The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
+    again.
+    """
+    names: list[str]
+    """The locks, in the order of the request."""
+    nodes: Nodes
+    """The votes."""
+    ttl_ms: int
+    """Life of the lease without extension, in milliseconds."""
+    validity_ms: int
+    """
+    How long the holder may rely on the lease, in milliseconds from when the answer was written: the
+    remaining time less an allowance for clock drift.
+    """
+    waited_ms: int
+    """How long the caller waited for it, in milliseconds."""
+
+
+class MultilockLease(_MultilockLease, total=False):
+    """A lease of several locks."""
+
+    owner: str
+    """The holder's label."""
+
+
+class _Node(TypedDict):
+    address: str
+    """The node's address, without password."""
+    id: str
+    """The node's label in metrics and logs."""
+    state: str
+    """
+    `voting`, `quarantined`, `down` (it does not answer, or could grant nothing) or `refused`.
+    """
+
+
+class Node(_Node, total=False):
+    """A node as this server sees it."""
+
+    latency_ms: float
+    """How long the node takes to answer, in milliseconds."""
+    reason: str
+    """Why the node does not vote."""
+    redis_version: str
+    """The version of Redis."""
+    voting_in_ms: int
+    """For a quarantined node: time until it votes again, in milliseconds."""
+
+
+class NodeList(TypedDict):
+    """All nodes."""
+
+    available: bool
+    """Whether a quorum of nodes votes."""
+    nodes: list[Node]
+    """The nodes, in the order of the configuration."""
+    quorum: int
+    """How many make a quorum."""
+
+
+class Nodes(TypedDict):
+    """The answers of the nodes, counted."""
+
+    failed: int
+    """Nodes that abstained or did not answer."""
+    granted: int
+    """Nodes that granted, extended or released the lease."""
+    held: int
+    """Nodes that hold another lease; in the answer to a read, nodes that hold a lease."""
+    quorum: int
+    """How many make a quorum."""
+    total: int
+    """Nodes that are configured."""
+
+
+class _Problem(TypedDict):
+    code: str
+    """
+    The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`,
+    `not_found`, `method_not_allowed`, `payload_too_large`, `head_too_large`,
+    `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`,
+    `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or
+    `internal`.
+    """
+    detail: str
+    """What happened in this case, for people."""
+    request_id: str
+    """The request's `X-Request-Id`, which is also in the server's log."""
+    status: int
+    """The HTTP status."""
+    title: str
+    """Short text, the same for every problem of this kind."""
+    type: str
+    """URI reference of this kind of problem."""
+
+
+class Problem(_Problem, total=False):
+    """
+    Every answer that is not 2xx (RFC 9457). Which of the members after `request_id` are present
+    depends on `code`.
+    """
+
+    errors: list[FieldError]
+    """`invalid_request`: all errors that can be found at once."""
+    highest_token: int
+    """`stale_token`: the highest token known."""
+    holder: Holder
+    """`lock_held`, `election_lost`: who holds it. Left out if no single lease has a quorum."""
+    holders: list[Holder]
+    """`semaphore_full`: who holds the permits."""
+    nodes: Nodes
+    """The answers of the nodes, counted."""
+    retry_after_ms: int
+    """
+    When to try again, in milliseconds. The header `Retry-After` has the same in whole seconds,
+    rounded up.
+    """
+
+
+class Proclaim(TypedDict):
+    """Body of `proclaim`."""
+
+    lease_id: str
+    """The secret of the leader's lease."""
+    value: str
+    """The value that all observers will see."""
+
+
+class Readiness(TypedDict):
+    """A quorum of nodes votes."""
+
+    nodes: Nodes
+    """The state of the nodes: `granted` counts those that vote."""
+    status: str
+    """Always `ready`: a server that is not ready answers 503."""
+
+
+class Release(TypedDict):
+    """Body of `release` and `resign`."""
+
+    lease_id: str
+    """The secret of the lease."""
+
+
+class _ReleaseMultilock(TypedDict):
+    lease_id: str
+    """The secret of the lease."""
+    names: list[str]
+    """The names of the locks: 2 to 64, all different, in any order."""
+
+
+class ReleaseMultilock(_ReleaseMultilock, total=False):
+    """Body of `release`."""
+
+    ttl_ms: int
+    """Without effect: so that the body of `extend` is one of `release`, too."""
+
+
+class Released(TypedDict):
+    """Whether something was released by this call."""
+
+    released: bool
+    """`false` if the lease was not held (any more): releasing twice is no error."""
+
+
+class _SemaphoreLease(TypedDict):
+    acquired_at: str
+    """When it was acquired. For display only."""
+    attempts: int
+    """How many granting rounds were needed."""
+    expires_at: str
+    """When its validity ends. For display only."""
+    fencing_token: int
+    """
+    Greater than every earlier token of each of its slots. Tokens of other slots are not ordered
+    with it: their holders are concurrent.
+    """
+    lease_id: str
+    """
+    The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
+    again.
+    """
+    limit: int
+    """The limit that was asked for."""
+    name: str
+    """The semaphore."""
+    nodes: Nodes
+    """The votes."""
+    permits: int
+    """How many permits the lease has."""
+    slots: list[int]
+    """The permits held: numbers from 0 to limit − 1."""
+    ttl_ms: int
+    """Life of the lease without extension, in milliseconds."""
+    validity_ms: int
+    """
+    How long the holder may rely on the lease, in milliseconds from when the answer was written: the
+    remaining time less an allowance for clock drift.
+    """
+    waited_ms: int
+    """How long the caller waited for it, in milliseconds."""
+
+
+class SemaphoreLease(_SemaphoreLease, total=False):
+    """A lease of one or more permits."""
+
+    owner: str
+    """The holder's label."""
+
+
+class SemaphoreState(TypedDict):
+    """A semaphore as everyone may see it."""
+
+    holders: list[Holder]
+    """Who holds them."""
+    in_use: int
+    """How many permits are taken."""
+    name: str
+    """The semaphore."""
+    nodes: Nodes
+    """The answers of the nodes, counted."""
+    waiters: int
+    """Requests that wait for this semaphore at this server."""
+
+
+class _TokenState(TypedDict):
+    name: str
+    """The sequence."""
+    status: str
+    """
+    `current`: no later token has been issued. `unknown`: the token is higher than any that is
+    known.
+    """
+
+
+class TokenState(_TokenState, total=False):
+    """What is known of a token."""
+
+    highest_token: int
+    """The highest token known. Left out if none is known, e.g. after the retention."""

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Types, drift from the OpenAPI document, the tests against real servers over real redis-servers, and the packages.
+# QUORATE_BIN names the server's binary. Tools come from PyPI into ${TMPDIR:-/tmp}/quorate-python-tools.
+set -euo pipefail
+cd "$(dirname "$0")"
+tools=${TMPDIR:-/tmp}/quorate-python-tools
+: "${QUORATE_BIN:?the binary of the server to test against}"
+export QUORATE_BIN
+export PYTHONDONTWRITEBYTECODE=1
+if ! cmp -s pyproject.toml "$tools/pyproject.toml"; then
+    rm -rf "$tools"
+    if ! python3 -m venv "$tools" || ! "$tools/bin/pip" install -q --disable-pip-version-check httpx 'pytest>=8' mypy build hatchling; then
+        echo "skipped: no python3 with venv, or PyPI was out of reach"
+        exit 0
+    fi
+    cp pyproject.toml "$tools/pyproject.toml"
+fi
+"$tools/bin/python" tools/generate.py --check
+"$tools/bin/mypy" --strict --cache-dir "$tools/mypy" src
+PYTHONPATH=src "$tools/bin/python" -m pytest -p no:cacheprovider
+dist=$(mktemp -d)
+trap 'rm -rf "$dist"' EXIT
+"$tools/bin/python" -m build --no-isolation --outdir "$dist" . >"$dist/log" || { cat "$dist/log"; exit 1; }
+ls "$dist"
