@@ -21,4 +21,4 @@ PYTHONPATH=src "$tools/bin/python" -m pytest -p no:cacheprovider
 dist=$(mktemp -d)
 trap 'rm -rf "$dist"' EXIT
 "$tools/bin/python" -m build --no-isolation --outdir "$dist" . >"$dist/log" || { cat "$dist/log"; exit 1; }
-ls "$dist"
+ls "$dist"/quorate-*

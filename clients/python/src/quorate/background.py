@@ -21,6 +21,7 @@ class Background:
         self._thread: Optional[threading.Thread] = None
         self._closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._endless: set[asyncio.Task[Any]] = set()
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -57,6 +58,12 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def spawn_endless(self, work: Coroutine[Any, Any, Any]) -> None:
+        """The same for work that ends with the thread. Nobody waits for it, `pending` neither."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._endless.add(task)
+        task.add_done_callback(self._endless.discard)
 
     def submit(
         self,
@@ -103,11 +110,16 @@ class Background:
 
         return self.submit(all_done)
 
+    def join(self, timeout: float) -> None:
+        """Waits for the end of the thread, after `stop`."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
     def stop(self) -> None:
         """Ends the thread. Work that still runs is cancelled."""
 
         async def end() -> None:
-            others = self._tasks - {asyncio.current_task()}
+            others = (self._tasks | self._endless) - {asyncio.current_task()}
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)

@@ -145,6 +145,8 @@ def _release_all() -> None:
     for core in list(_cores):
         if core.background.running:
             core.release_at_exit()
+            core.background.stop()
+            core.background.join(1)
 
 
 def _after_fork() -> None:

@@ -33,7 +33,7 @@ class Keeper:
         self._held.add(held)
         if self._changed is None:
             self._changed = asyncio.Event()
-            self._background.spawn(self._keep(self._changed))
+            self._background.spawn_endless(self._keep(self._changed))
         self._changed.set()
 
     async def remove(self, held: Held) -> None:
