@@ -1,7 +1,7 @@
 //! Walking the keys of all nodes, merged by quorum.
 //!
 //! One walk at a time serves all who ask at this server, whatever page they want, and pauses after each step
-//! for longer than the step took: those who list slow nobody down, however many they are.
+//! for longer than the step took. So the nodes' work does not grow with the number of callers.
 
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, HashMap};
@@ -209,14 +209,17 @@ impl Engine {
             match next {
                 Some(Ok(parts)) => {
                     count.yes += 1;
-                    let merged = merges.iter_mut().zip(parts);
-                    merged
-                        .for_each(|(merge, part)| merge.iter_mut().for_each(|merge| merge.add(part.clone())));
+                    for (merge, part) in merges.iter_mut().zip(parts) {
+                        if let Some(merge) = merge {
+                            merge.add(part);
+                        }
+                    }
                 }
                 Some(Err(_)) => count.failed += 1,
                 None => {}
             }
-            let is_over = next_is_last(&count, walks.is_empty());
+            // No more answers come, or none that help.
+            let is_over = walks.is_empty() || count.verdict() == Verdict::NoQuorum;
             let nodes = count.nodes();
             for ((merge, query), askers) in merges.iter_mut().zip(&*queries).zip(&mut askers) {
                 // Where a quorum leaves nothing open, nobody waits for a node that is slow.
@@ -240,11 +243,6 @@ impl Engine {
             }
         }
     }
-}
-
-/// Whether no more answers come, or none that help.
-fn next_is_last(count: &Count, all_have_answered: bool) -> bool {
-    all_have_answered || count.verdict() == Verdict::NoQuorum
 }
 
 #[cfg(test)]

@@ -67,9 +67,11 @@ pub(super) fn answer(calls: Vec<Call>, reply: redis::Value, now: Instant) {
     match reply {
         redis::Value::ServerError(error) => refuse(calls, &NodeError::Redis(words(&error).into())),
         redis::Value::Array(list) if batched => answer_each(calls, list, now),
+        _ if batched => refuse(calls, &NodeError::Nonsense),
         reply => {
-            for call in calls {
-                call.reply.send(read(reply.clone()));
+            // It shares its run with no other.
+            if let Some(call) = calls.into_iter().next() {
+                call.reply.send(read(reply));
             }
         }
     }
