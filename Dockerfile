@@ -6,7 +6,6 @@
 # No `# syntax=` line on purpose: it would fetch a front end from a registry, and
 # every builder of the last years knows cache mounts without it.
 
-# The profile that lies in .cargo is for this compiler; with another one the server is a tenth slower.
 ARG RUST_IMAGE=rust:1.95.0-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 

@@ -46,8 +46,6 @@ for kind in deps build .fingerprint; do
             cp -a "$target/debug/$kind" "$work/target/debug/"
     fi
 done
-# With other flags it would be compiled again; cargo looks for them in the folders above.
-case $work in "$tree"/*) ;; *) cp -R "$tree/.cargo" "$work/tree/" ;; esac
 export CARGO_TARGET_DIR="$work/target"
 # Debug information and the other test binaries are of no use here.
 export CARGO_PROFILE_TEST_DEBUG=line-tables-only
