@@ -5,17 +5,25 @@
 //! rule was broken, so that the layers above never check twice.
 
 mod edition;
+mod holding;
 mod ids;
+mod keys;
 mod labels;
 mod name;
 mod primitive;
+mod scope;
+mod terms;
 mod ttl;
 
 pub use edition::Edition;
+pub use holding::{Entry, Holding, Survey};
 pub use ids::{LeaseHandle, LeaseId, RequestId, Token};
+pub use keys::Keys;
 pub use labels::{Candidate, Metadata, Owner, Value};
 pub use name::Name;
 pub use primitive::{Nodes, Primitive};
+pub use scope::Scope;
+pub use terms::{Ask, Claim, Renewal, Share};
 pub use ttl::{TTL_MS_MAX, drift_ms, validity_ms};
 
 use sha2::{Digest as _, Sha256};

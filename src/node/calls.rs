@@ -5,126 +5,23 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::{Answer, Command, Digits, NodeError, Script, Settle, Value};
-use crate::domain::{LeaseId, Name, Token};
+use crate::domain::{Ask, Claim, Entry, Holding, Keys, LeaseId, Renewal, Scope, Share, Survey, Token};
 
-/// How keys are called, below one prefix.
-#[derive(Debug, Clone)]
-pub struct Keys {
-    marker: Box<str>,
-    lock: Box<str>,
-    election: Box<str>,
-    semaphore: Box<str>,
-    undone: Box<str>,
-    prefix: Arc<str>,
-    waiting: Arc<str>,
+/// The keys of a lease where its slots are not named.
+fn lease_keys(scope: &Scope, command: Command) -> Command {
+    scope.channels().iter().fold(command, |command, key| command.key(key))
 }
 
-impl Keys {
-    /// Keys that begin with `prefix` and a colon.
-    pub fn new(prefix: &str) -> Self {
-        let below = |kind: &str| -> Box<str> { format!("{prefix}:{kind}").into() };
-        Self {
-            marker: below("node"),
-            lock: below("lock:"),
-            election: below("election:"),
-            semaphore: below("semaphore:"),
-            undone: below("undone"),
-            prefix: below("").into(),
-            waiting: below("waiting").into(),
-        }
-    }
-
-    /// The marker of the node.
-    pub fn marker(&self) -> &str {
-        &self.marker
-    }
-
-    /// Says whether the node has any tombstone; each is this, a colon and its lease.
-    pub fn undone(&self) -> &str {
-        &self.undone
-    }
-
-    /// What all of them begin with.
-    pub fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
-    /// The channel that a server listens to as long as it listens to any other: where nobody does, a
-    /// node need not publish.
-    pub fn waiting(&self) -> &Arc<str> {
-        &self.waiting
-    }
-
-    /// A lock's record; its fence too. Also the channel of its releases.
-    pub fn lock(&self, name: &Name) -> String {
-        [&*self.lock, name.as_str()].concat()
-    }
-
-    /// What every lock's key begins with.
-    pub fn lock_prefix(&self) -> &str {
-        &self.lock
-    }
-
-    /// An election's record and channel.
-    pub fn election(&self, name: &Name) -> String {
-        [&*self.election, name.as_str()].concat()
-    }
-
-    /// A semaphore's index and channel; its slots' records are this, `/` and the number.
-    pub fn semaphore(&self, name: &Name) -> String {
-        [&*self.semaphore, name.as_str()].concat()
-    }
-}
-
-/// The keys that one lease covers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
-    /// These records, all or none: a lock, an election, a multilock.
-    Records(SmallVec<[Arc<str>; 1]>),
-    /// Slots of the semaphore with this index.
-    Slots(Arc<str>),
-}
-
-impl Scope {
-    /// Where changes are published: each record, or the index.
-    pub fn channels(&self) -> &[Arc<str>] {
-        match self {
-            Self::Records(keys) => keys,
-            Self::Slots(index) => std::slice::from_ref(index),
-        }
-    }
-
-    fn lease_keys(&self, mut command: Command) -> Command {
-        for key in self.channels() {
-            command = command.key(key);
-        }
-        command
-    }
-
-    fn is_slots(&self) -> bool {
-        matches!(self, Self::Slots(_))
-    }
-
-    /// KEYS and slots of acquire.lua and heal.lua, which name the slots.
-    fn with_slots(&self, mut command: Command, slots: &[u32]) -> Command {
-        match self {
-            Self::Records(_) => self.lease_keys(command),
-            Self::Slots(index) => {
-                for slot in slots {
-                    command = command.key(&format!("{index}/{slot}"));
-                }
-                command.key(index)
+/// KEYS of acquire.lua and heal.lua, which name the slots.
+fn with_slots(scope: &Scope, mut command: Command, slots: &[u32]) -> Command {
+    match scope {
+        Scope::Records(_) => lease_keys(scope, command),
+        Scope::Slots(index) => {
+            for slot in slots {
+                command = command.key(&format!("{index}/{slot}"));
             }
-        }
-    }
-
-    fn count_with(&self, slots: &[u32]) -> u64 {
-        match self {
-            Self::Records(keys) => keys.len() as u64,
-            Self::Slots(_) => slots.len() as u64,
+            command.key(index)
         }
     }
 }
@@ -155,23 +52,6 @@ impl Bounds {
     }
 }
 
-/// What acquire.lua is asked for.
-#[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
-    /// What the lease shall cover.
-    pub scope: &'a Scope,
-    /// Of a semaphore: which slots.
-    pub slots: &'a [u32],
-    /// Life, ms.
-    pub ttl_ms: u64,
-    /// The caller's request id.
-    pub request: Option<&'a str>,
-    /// Stored with the lease.
-    pub data: &'a str,
-    /// Only see who holds it.
-    pub look_only: bool,
-}
-
 fn slot_args(mut command: Command, scope: &Scope, slots: &[u32]) -> Command {
     if scope.is_slots() {
         for &slot in slots {
@@ -189,7 +69,7 @@ pub fn acquire(ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
         Scope::Records(_) if ask.request.is_some() || ask.look_only => 2,
         Scope::Records(_) => 0,
     };
-    let command = ask.scope.with_slots(Command::new(Script::Acquire), ask.slots).call(
+    let command = with_slots(ask.scope, Command::new(Script::Acquire), ask.slots).call(
         Digits::<16>::of(proposed).as_str(),
         &[Digits::<8>::of(ask.ttl_ms).as_str(), lease.expose(), " ", request, " ", ask.data],
         more,
@@ -198,25 +78,6 @@ pub fn acquire(ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
         return command;
     }
     slot_args(command.arg(request).number(u64::from(ask.look_only)), ask.scope, ask.slots)
-}
-
-/// A lease as one node stores it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holding {
-    /// Its id. Stays inside the server.
-    pub lease: LeaseId,
-    /// Its token, as this node knows it.
-    pub token: Token,
-    /// Until it expires here, ms.
-    pub remaining_ms: u64,
-    /// Life without extension, ms.
-    pub ttl_ms: u64,
-    /// What is stored with it.
-    pub data: String,
-    /// Whether it was granted to the request id that asks now.
-    pub same_request: bool,
-    /// Of a semaphore, where the request is the same: its slots.
-    pub slots: Vec<u32>,
 }
 
 /// Vote of acquire.lua.
@@ -280,44 +141,6 @@ fn read_slots(value: &Value) -> Result<Vec<u32>, NodeError> {
     text.split_ascii_whitespace().map(|slot| slot.parse().map_err(|_| NodeError::Nonsense)).collect()
 }
 
-/// How extend.lua sets the remaining time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Renewal {
-    /// To this, ms.
-    Ttl(u64),
-    /// To the lease's own ttl.
-    Own,
-    /// The same, in the second fencing round: a node where the token may have been issued to somebody
-    /// else since does not count.
-    Raise,
-    /// Leave it.
-    Keep,
-}
-
-/// By what an attempt has the lease of a request id. A retry that gets it claims it, too, and from then on an
-/// attempt that is undone takes it away only where no other claim is left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim(u32);
-
-impl Claim {
-    /// The attempt that the nodes granted it to.
-    pub const FIRST: Self = Self(0);
-
-    /// A retry's, from random bits. One stands for claims that are not remembered any more.
-    pub fn from_bits(bits: u128) -> Self {
-        Self((bits as u32).max(2))
-    }
-}
-
-/// What an extension says of who has the lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Share {
-    /// This one has it from now on, too.
-    Joins(Claim),
-    /// This one has it still, and those who had it before are taken to have left.
-    Outlasts(Claim),
-}
-
 /// Which release a hint is about, so that whoever sent it knows its own. Not secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag(u64);
@@ -374,8 +197,8 @@ pub fn extend(
     let token = Digits::<16>::of(token.map_or(0, Token::get));
     let parts = [token.as_str(), lease.expose(), renewal, data.unwrap_or("")];
     let claim = share.map(|share| match share {
-        Share::Joins(Claim(claim)) => format!("+{claim}"),
-        Share::Outlasts(Claim(claim)) => claim.to_string(),
+        Share::Joins(claim) => format!("+{claim}"),
+        Share::Outlasts(claim) => claim.to_string(),
     });
     by_lease(Command::new(Script::Extend), &parts, scope, claim)
 }
@@ -389,7 +212,7 @@ pub fn update(scope: &Scope, lease: &LeaseId, data: &str) -> Command {
 /// A call of extend.lua or release.lua: its keys, its text, and more where that is of use.
 fn by_lease(command: Command, parts: &[&str], scope: &Scope, claim: Option<String>) -> Command {
     let more = if scope.is_slots() { 2 } else { usize::from(claim.is_some()) };
-    let command = scope.lease_keys(command).call("", parts, more);
+    let command = lease_keys(scope, command).call("", parts, more);
     let command = match claim {
         Some(claim) => command.arg(&claim),
         None if scope.is_slots() => command.arg("-"),
@@ -453,8 +276,11 @@ pub fn heal(
 ) -> Command {
     let slots = &extended.slots;
     let command = Command::new(Script::Heal).key(keys.undone()).key_of(&[keys.undone(), ":", lease.expose()]);
-    let command = scope
-        .with_slots(command, slots)
+    let records = match scope {
+        Scope::Records(keys) => keys.len(),
+        Scope::Slots(_) => slots.len(),
+    };
+    let command = with_slots(scope, command, slots)
         .arg(lease.expose())
         .token(token.get())
         .number(ends_ms)
@@ -462,7 +288,7 @@ pub fn heal(
         .number(bounds.ahead_us())
         .number(bounds.fence_retention_ms)
         .arg(extended.request.as_deref().unwrap_or("-"))
-        .number(scope.count_with(slots))
+        .number(records as u64)
         .arg(&extended.data);
     slot_args(command, scope, slots)
 }
@@ -500,11 +326,11 @@ pub fn release(
     };
     let command = Command::new(Script::Release);
     let mut command = if is_usual {
-        scope.lease_keys(command).arg(lease.expose())
+        lease_keys(scope, command).arg(lease.expose())
     } else {
-        by_lease(command, &[lease.expose(), tell, tag], scope, claim.map(|Claim(claim)| claim.to_string()))
+        by_lease(command, &[lease.expose(), tell, tag], scope, claim.map(|claim| claim.to_string()))
     };
-    command.prefix = Some(Arc::clone(&keys.prefix));
+    command.prefix = Some(Arc::clone(keys.prefix()));
     command.settle = Some(settle);
     command
 }
@@ -532,15 +358,6 @@ impl Released {
 /// Command of read.lua.
 pub fn read<'a>(keys: impl IntoIterator<Item = &'a str>) -> Command {
     keys.into_iter().fold(Command::new(Script::Read), Command::key)
-}
-
-/// What one node stores under one key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// The lease, where one is held.
-    pub holding: Option<Holding>,
-    /// The fence: the highest token known here.
-    pub fence: u64,
 }
 
 /// Reads the answer of read.lua: an entry a key, `None` where nothing is stored.
@@ -574,15 +391,6 @@ fn read_entry(value: &Value) -> Result<Option<Entry>, NodeError> {
 /// Command of survey.lua.
 pub fn survey(index: &str) -> Command {
     Command::new(Script::Survey).key(index)
-}
-
-/// What one node knows of a semaphore.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Survey {
-    /// Slots taken here.
-    pub taken: Vec<u32>,
-    /// Until the first of them expires, ms; `None` where none is taken.
-    pub first_expiry_ms: Option<u64>,
 }
 
 impl Survey {

@@ -16,13 +16,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::ballot::{Ballot, Seat, Vote};
-use super::calls::{self, Bounds, Keys};
+use super::calls::{self, Bounds};
 use super::complaints::Complaints;
 use super::quarantine::{self, Board, MARKING, Standing};
 use super::reserve::{Kept, Look, Reserve};
 use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
-use crate::domain::{LeaseId, drift_ms};
+use crate::domain::{Keys, LeaseId, drift_ms};
 use crate::telemetry::trace::VoteSpan;
 use crate::telemetry::{NODE_OUTCOMES, NodeMetrics, NodeState, Undo, metrics, node_outcome};
 

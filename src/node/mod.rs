@@ -23,11 +23,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use ballot::{Seat, Vote};
-use calls::{Keys, Tag};
+use calls::Tag;
 pub use scripts::Script;
 use words::Words;
 
-use crate::domain::drift_ms;
+use crate::domain::{Keys, drift_ms};
 use crate::telemetry::trace::VoteSpan;
 use crate::telemetry::{NODE_OUTCOMES, node_outcome};
 
@@ -159,7 +159,7 @@ impl Command {
 
     /// ARGV 4 of batch.lua.
     pub(crate) fn prefix<'a>(&'a self, marker: Option<&'a Marker>) -> &'a str {
-        marker.map(|marker| marker.keys.prefix()).or(self.prefix.as_deref()).unwrap_or_default()
+        marker.map(|marker| &**marker.keys.prefix()).or(self.prefix.as_deref()).unwrap_or_default()
     }
 
     /// KEYS and ARGV of a run for this command alone.

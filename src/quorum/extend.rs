@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::tally::{Count, Verdict};
-use crate::domain::{Edition, LeaseHandle, LeaseId, Nodes, drift_ms};
+use crate::domain::{Edition, LeaseHandle, LeaseId, Nodes, Renewal, Scope, Share, drift_ms};
 use crate::node::Command;
 use crate::node::ballot::{Ballot, Vote};
-use crate::node::calls::{self, Extended, Renewal, Scope, Share};
+use crate::node::calls::{self, Extended};
 
 /// How long a reader waits at most for what it has read to reach a quorum.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
@@ -231,9 +231,8 @@ impl ExtendVotes {
 mod tests {
     use std::time::Duration;
 
-    use crate::domain::LeaseHandle;
+    use crate::domain::{Claim, LeaseHandle, Renewal, Share};
     use crate::node::Script;
-    use crate::node::calls::{Claim, Renewal, Share};
     use crate::quorum::fixture::Api;
     use crate::quorum::{Extension, Round};
 

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 
 use super::{Engine, EngineOptions, Extension, Order, Round};
 use crate::clock::Clock;
-use crate::domain::{LeaseHandle, Name};
-use crate::node::calls::{Ask, Keys, Renewal, Scope};
+use crate::domain::{Ask, Keys, LeaseHandle, Name, Renewal, Scope};
 use crate::node::embedded::EmbeddedNode;
 use crate::node::reserve::LOOK;
 use crate::node::{BoxFuture, Call, Command, HintSink, Identity, Listeners, Marker, Node, NodeError, Script};

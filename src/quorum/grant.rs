@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::tally::{self, Count, Named, Verdict, quorum_of};
-use crate::domain::{LeaseHandle, LeaseId, Nodes, Token, validity_ms};
+use crate::domain::{Ask, Claim, Holding, LeaseHandle, LeaseId, Nodes, Renewal, Scope, Token, validity_ms};
 use crate::node::ballot::{Ballot, Vote};
-use crate::node::calls::{self, Ask, Claim, GrantVote, Holding, Renewal, Scope, Tell};
+use crate::node::calls::{self, GrantVote, Tell};
 use crate::node::{Command, NodeError};
 use crate::telemetry::metrics;
 

@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 
 use super::tally::{self, Verdict, quorum_of};
 use super::{Count, Engine};
-use crate::domain::Nodes;
+use crate::domain::{Holding, Nodes};
 use crate::node::NodeError;
-use crate::node::calls::{self, Holding, ListStep};
+use crate::node::calls::{self, ListStep};
 use crate::node::member::Member;
 
 /// Keys looked at per step: short enough not to hold a node up.

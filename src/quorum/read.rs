@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::Engine;
 use super::tally::{Count, Verdict, quorum_of};
-use crate::domain::Nodes;
+use crate::domain::{Entry, Nodes, Survey};
 use crate::node::ballot::Ballot;
-use crate::node::calls::{self, Entry, Survey};
+use crate::node::calls;
 use crate::node::{Answer, NodeError};
 
 impl Engine {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::tally::{Count, Verdict, quorum_of};
-use crate::domain::{LeaseId, Nodes};
+use crate::domain::{Claim, LeaseId, Nodes, Scope};
 use crate::node::ballot::{Ballot, Seat};
-use crate::node::calls::{self, Claim, Released, Scope, Tag, Tell};
+use crate::node::calls::{self, Released, Tag, Tell};
 use crate::node::{Command, Settle};
 
 /// Nodes that were not sent an acquire, in a bit set. They are told of its release all the same unless it is

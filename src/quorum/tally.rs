@@ -1,7 +1,6 @@
 //! Counting votes: pure functions, so that every case of N = 1…5 is tested without a runtime.
 
-use crate::domain::{Edition, LeaseId, Nodes, Token};
-use crate::node::calls::Holding;
+use crate::domain::{Edition, Holding, LeaseId, Nodes, Token};
 
 /// ⌊N/2⌋ + 1 of the **configured** N, never of the nodes that happen to answer.
 pub const fn quorum_of(total: usize) -> usize {

@@ -15,8 +15,9 @@ use super::{
     AcquireOptions, Granted, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
     retry_after,
 };
-use crate::domain::{LeaseHandle, LeaseId, RequestId, Token, digest_of_set};
-use crate::node::calls::{Ask, Claim, Holding, Renewal, Scope, Share};
+use crate::domain::{
+    Ask, Claim, Holding, LeaseHandle, LeaseId, Renewal, RequestId, Scope, Share, Token, digest_of_set,
+};
 use crate::quorum::hub::Subscription;
 use crate::quorum::tally::quorum_of;
 use crate::quorum::{Extension, Order, Refusal, Round, Won};

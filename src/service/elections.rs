@@ -14,8 +14,7 @@ use tokio::sync::{Notify, broadcast};
 
 use super::leases::{count_extension, unavailable};
 use super::{Held, Holder, Inspection, Lease, Nodes, Note, Primitive, Service, ServiceError};
-use crate::domain::{LeaseHandle, Name, Value};
-use crate::node::calls::{Renewal, Scope};
+use crate::domain::{LeaseHandle, Name, Renewal, Scope, Value};
 
 /// Changes kept for an observer that reads slowly; one that is slower still skips to the latest.
 const CHANGES_KEPT: usize = 64;

@@ -3,8 +3,7 @@
 use super::leases::unavailable;
 use super::locks::fences;
 use super::{Service, ServiceError};
-use crate::domain::{Name, Nodes, Token};
-use crate::node::calls::Entry;
+use crate::domain::{Entry, Name, Nodes, Token};
 use crate::quorum::tally;
 
 /// What a check of a token found; a stale one is [`ServiceError::StaleToken`].

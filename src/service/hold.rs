@@ -9,8 +9,7 @@ use futures_util::Stream;
 
 use super::leases::{count_extension, unavailable};
 use super::{AcquireOptions, Granted, Held, Lease, Nodes, Primitive, Service, ServiceError, Target};
-use crate::domain::Token;
-use crate::node::calls::{Renewal, Share};
+use crate::domain::{Renewal, Share, Token};
 use crate::telemetry::{Release, metrics};
 
 /// What happens to a held lease.

@@ -12,8 +12,7 @@ use super::contender::Contender;
 use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
 };
-use crate::domain::{Edition, LeaseHandle, Name, Token};
-use crate::node::calls::{Keys, Renewal, Scope, Share};
+use crate::domain::{Edition, Keys, LeaseHandle, Name, Renewal, Scope, Share, Token};
 use crate::quorum::tally::Named;
 use crate::quorum::{Extension, Grant};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};

@@ -4,8 +4,7 @@ use smallvec::smallvec;
 
 use super::leases::{count_release, holder, unavailable};
 use super::{Held, Inspection, Nodes, Primitive, Service, ServiceError};
-use crate::domain::{Name, Token};
-use crate::node::calls::{Entry, Holding, Scope};
+use crate::domain::{Entry, Holding, Name, Scope, Token};
 use crate::quorum::tally;
 
 /// One page of locks.

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use super::leases::{holder, unavailable};
 use super::waiting::{Queued, Wish};
 use super::{Holder, Nodes, Service, ServiceError};
-use crate::domain::{LeaseId, Name};
-use crate::node::calls::{Entry, Scope, Survey};
+use crate::domain::{Entry, LeaseId, Name, Scope, Survey};
 use crate::quorum::Refusal;
 use crate::quorum::tally::{self, quorum_of};
 

@@ -8,7 +8,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("domain", &["domain"]),
     ("node", &["node", "domain", "clock", "telemetry"]),
     ("quorum", &["quorum", "node", "domain", "clock", "telemetry"]),
-    ("service", &["service", "quorum", "node", "domain", "clock", "telemetry"]),
+    ("service", &["service", "quorum", "domain", "clock", "telemetry"]),
     ("api", &["api", "service", "domain", "telemetry"]),
 ];
 

@@ -11,9 +11,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
 use quorate::clock::{Clock, SeededClock};
-use quorate::domain::{Candidate, LeaseHandle, LeaseId, Name, RequestId, Token};
+use quorate::domain::{Candidate, LeaseHandle, LeaseId, Name, RequestId, Survey, Token};
 use quorate::node::ballot::Ballot;
-use quorate::node::calls::{self, Extended, GrantVote, ListStep, Survey};
+use quorate::node::calls::{self, Extended, GrantVote, ListStep};
 use quorate::node::{
     BoxFuture, Call, Command, HintSink, Identity, Listeners, Node, NodeError, ReplyTo, Script, Value,
 };

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorate::clock::{Clock, SystemClock};
+use quorate::domain::Keys;
 use quorate::node::ballot::Ballot;
-use quorate::node::calls::{Bounds, Keys, Tag};
+use quorate::node::calls::{Bounds, Tag};
 use quorate::node::redis::{RedisNode, RedisOptions};
 use quorate::node::{
     Answer, BoxFuture, Call, Command, HintSink, Marker, Node, NodeError, ReplyTo, Script, Value,

@@ -6,8 +6,9 @@ use futures_util::FutureExt as _;
 
 use super::*;
 use crate::clock::SeededClock;
+use crate::domain::Keys;
 use crate::node::ballot::Ballot;
-use crate::node::calls::{Bounds, Keys, Tag};
+use crate::node::calls::{Bounds, Tag};
 use crate::node::{Command, Marker, ReplyTo, Script};
 
 const NOW_MS: u64 = 1_790_000_000_000;

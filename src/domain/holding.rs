@@ -1,0 +1,40 @@
+//! Leases as a node stores them.
+
+use super::{LeaseId, Token};
+
+/// A lease as one node stores it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// Its id. Stays inside the server.
+    pub lease: LeaseId,
+    /// Its token, as this node knows it.
+    pub token: Token,
+    /// Until it expires here, ms.
+    pub remaining_ms: u64,
+    /// Life without extension, ms.
+    pub ttl_ms: u64,
+    /// What is stored with it.
+    pub data: String,
+    /// Whether it was granted to the request id that asks now.
+    pub same_request: bool,
+    /// Of a semaphore, where the request is the same: its slots.
+    pub slots: Vec<u32>,
+}
+
+/// What one node stores under one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The lease, where one is held.
+    pub holding: Option<Holding>,
+    /// The fence: the highest token known here.
+    pub fence: u64,
+}
+
+/// What one node knows of a semaphore.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Slots taken here.
+    pub taken: Vec<u32>,
+    /// Until the first of them expires, ms; `None` where none is taken.
+    pub first_expiry_ms: Option<u64>,
+}

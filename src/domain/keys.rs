@@ -1,0 +1,74 @@
+//! How the keys of a deployment are called at its nodes.
+
+use std::sync::Arc;
+
+use super::Name;
+
+/// How keys are called, below one prefix.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    marker: Box<str>,
+    lock: Box<str>,
+    election: Box<str>,
+    semaphore: Box<str>,
+    undone: Box<str>,
+    prefix: Arc<str>,
+    waiting: Arc<str>,
+}
+
+impl Keys {
+    /// Keys that begin with `prefix` and a colon.
+    pub fn new(prefix: &str) -> Self {
+        let below = |kind: &str| -> Box<str> { format!("{prefix}:{kind}").into() };
+        Self {
+            marker: below("node"),
+            lock: below("lock:"),
+            election: below("election:"),
+            semaphore: below("semaphore:"),
+            undone: below("undone"),
+            prefix: below("").into(),
+            waiting: below("waiting").into(),
+        }
+    }
+
+    /// The marker of the node.
+    pub fn marker(&self) -> &str {
+        &self.marker
+    }
+
+    /// Says whether the node has any tombstone; each is this, a colon and its lease.
+    pub fn undone(&self) -> &str {
+        &self.undone
+    }
+
+    /// What all of them begin with.
+    pub fn prefix(&self) -> &Arc<str> {
+        &self.prefix
+    }
+
+    /// The channel that a server listens to as long as it listens to any other: where nobody does, a
+    /// node need not publish.
+    pub fn waiting(&self) -> &Arc<str> {
+        &self.waiting
+    }
+
+    /// A lock's record; its fence too. Also the channel of its releases.
+    pub fn lock(&self, name: &Name) -> String {
+        [&*self.lock, name.as_str()].concat()
+    }
+
+    /// What every lock's key begins with.
+    pub fn lock_prefix(&self) -> &str {
+        &self.lock
+    }
+
+    /// An election's record and channel.
+    pub fn election(&self, name: &Name) -> String {
+        [&*self.election, name.as_str()].concat()
+    }
+
+    /// A semaphore's index and channel; its slots' records are this, `/` and the number.
+    pub fn semaphore(&self, name: &Name) -> String {
+        [&*self.semaphore, name.as_str()].concat()
+    }
+}
