@@ -34,7 +34,7 @@ const LABELS: [&str; 10] =
 /// How an acquisition ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-#[allow(missing_docs)] // docs/operations.md says what each means.
+#[allow(missing_docs)] // docs/monitoring.md says what each means.
 pub enum Acquisition {
     Granted,
     Held,

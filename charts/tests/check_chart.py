@@ -305,12 +305,12 @@ def check_egress(where, documents, values):
 
 def known_settings(where, environment):
     """Environment that no setting listens to: silently the default."""
-    page = ROOT / "docs" / "operations.md"
+    page = ROOT / "docs" / "settings.md"
     text = page.read_text() if page.exists() else ""
     documented = set(re.findall(r"QUORATE_[A-Z0-9_]+", text))
     for name in environment:
         if name.startswith("QUORATE_"):
-            check(name in documented, f"{where} sets {name}, which docs/operations.md does not know")
+            check(name in documented, f"{where} sets {name}, which docs/settings.md does not know")
 
 
 def check_hardening(where, documents):
@@ -418,9 +418,9 @@ def check_monitoring(where, documents, values, promtool):
     source = yaml.safe_load((CHART / "rules" / "quorate.yaml").read_text())
     for rule in rules.values():
         groups = rule["spec"]["groups"]
-        base = values.get("prometheusRule", {}).get("runbookBase", "docs/operations.md")
+        base = values.get("prometheusRule", {}).get("runbookBase", "docs/runbooks.md")
         extra = values.get("prometheusRule", {}).get("alertLabels", {})
-        expected = json.loads(json.dumps(source["groups"]).replace("docs/operations.md#", base + "#"))
+        expected = json.loads(json.dumps(source["groups"]).replace("docs/runbooks.md#", base + "#"))
         for group in expected:
             for alert in group["rules"]:
                 alert["labels"] = {**extra, **alert["labels"]}

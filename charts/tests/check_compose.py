@@ -93,7 +93,7 @@ def check_compose():
     check(len(set(volumes)) == len(nodes), "nodes share a volume")
     for name in ("init", "quorate"):
         check(services[name]["read_only"] is True, f"{name} may write to its root")
-    text = (ROOT / "docs" / "operations.md").read_text() if (ROOT / "docs" / "operations.md").exists() else ""
+    text = (ROOT / "docs" / "settings.md").read_text() if (ROOT / "docs" / "settings.md").exists() else ""
     for name, service in services.items():
         for port in service.get("ports", []):
             check(str(port).startswith("127.0.0.1:"), f"{name} listens to the world: {port}")
@@ -105,7 +105,7 @@ def check_compose():
                 check(source in plain["volumes"], f"{name} uses the volume {source}, which is not declared")
         for variable in service.get("environment", {}):
             if variable.startswith("QUORATE_"):
-                check(variable in text, f"{name} sets {variable}, which docs/operations.md does not know")
+                check(variable in text, f"{name} sets {variable}, which docs/settings.md does not know")
         check(not str(service["image"]).endswith(":latest") or "build" in service, f"{name} is of no fixed version")
     check_redis_command(next(iter(nodes.values()))["command"])
 
@@ -130,19 +130,19 @@ def check_dockerfile():
     check("--mount=type=cache" in text and "--locked" in text, "the build caches nothing or is not locked")
     check("COPY --from=build" in final and "RUN " not in final, "the last stage does more than to copy")
     for variable in re.findall(r"\b(QUORATE_[A-Z_]+)=", final):
-        check(variable in (ROOT / "docs" / "operations.md").read_text(), f"the image sets {variable}, which nobody knows")
+        check(variable in (ROOT / "docs" / "settings.md").read_text(), f"the image sets {variable}, which nobody knows")
     ignored = (ROOT / ".dockerignore").read_text().split()
     check("*" in ignored and "!src" in ignored and "!Cargo.lock" in ignored, ".dockerignore lets everything through")
 
 
 def check_settings():
-    """docs/operations.md names every setting of the server with its variable and default."""
+    """docs/settings.md names every setting of the server with its variable and default."""
     source = ROOT / "src" / "quorate.toml"
     if not source.exists():
-        print("skipped: no src/quorate.toml, settings not compared with docs/operations.md")
+        print("skipped: no src/quorate.toml, settings not compared with docs/settings.md")
         return 0
     rows = {}
-    for line in (ROOT / "docs" / "operations.md").read_text().splitlines():
+    for line in (ROOT / "docs" / "settings.md").read_text().splitlines():
         match = re.match(r"\| `--([a-z-]+)[^`]*` \| `(QUORATE_[A-Z_]+)` \| (.*?) \|", line)
         if match:
             flag, variable, default = match.groups()
@@ -151,7 +151,7 @@ def check_settings():
     settings = re.findall(r"^(# )?([a-z_]+) = (.+)$", source.read_text(), re.M)
     for commented, name, default in settings:
         if name not in rows:
-            check(False, f"docs/operations.md does not explain {name}")
+            check(False, f"docs/settings.md does not explain {name}")
         elif not commented and default not in ("false",):
             check(f"`{default.strip(chr(34))}`" in rows[name], f"docs: {name} is {default} by default, not {rows[name]}")
     return len(settings)

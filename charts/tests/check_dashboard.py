@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Looks at the dashboard and the alert rules without running anything.
 
-    check_dashboard.py [--names-from FILE] [--operations docs/operations.md]
+    check_dashboard.py [--names-from FILE] [--runbooks docs/runbooks.md]
 
 Every panel asks something, every metric, label and outcome it asks for exists, panels do
 not overlap, and Grafana's own object model reads the file without losing a field. Every
-alert has a story in rules_test.yaml and a heading in docs/operations.md.
+alert has a story in rules_test.yaml and a heading in docs/runbooks.md.
 """
 
 import argparse
@@ -163,12 +163,12 @@ def headings(markdown):
     return anchors
 
 
-def check_rules(rules, tests, operations, complain):
+def check_rules(rules, tests, runbooks, complain):
     fired, silent = set(), set()
     for story in tests["tests"]:
         for case in story.get("alert_rule_test", []):
             (fired if case.get("exp_alerts") else silent).add(case["alertname"])
-    anchors = headings(operations) if operations is not None else None
+    anchors = headings(runbooks) if runbooks is not None else None
     names = []
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -182,10 +182,10 @@ def check_rules(rules, tests, operations, complain):
                 if not rule.get("annotations", {}).get(text):
                     complain(f"{name}: no {text}")
             page, _, anchor = rule.get("annotations", {}).get("runbook_url", "").partition("#")
-            if page != "docs/operations.md":
-                complain(f"{name}: its runbook is not in docs/operations.md")
+            if page != "docs/runbooks.md":
+                complain(f"{name}: its runbook is not in docs/runbooks.md")
             elif anchors is not None and anchor not in anchors:
-                complain(f"{name}: docs/operations.md has no heading for #{anchor}")
+                complain(f"{name}: docs/runbooks.md has no heading for #{anchor}")
             if name not in fired:
                 complain(f"{name}: rules_test.yaml never makes it fire")
             if name not in silent and f"{name}" not in QUIET_ELSEWHERE:
@@ -206,7 +206,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--names-from", type=pathlib.Path, metavar="FILE", action="append", default=[],
                         help="source or document in which every metric name must occur")
-    parser.add_argument("--operations", type=pathlib.Path, default=HERE.parents[1] / "docs" / "operations.md")
+    parser.add_argument("--runbooks", type=pathlib.Path, default=HERE.parents[1] / "docs" / "runbooks.md")
     args = parser.parse_args()
 
     complaints = []
@@ -218,10 +218,10 @@ def main():
     asked = check_panels(dashboard, complain)
     check_variables(dashboard, complain)
     check_schema(dashboard, complain)
-    operations = args.operations.read_text() if args.operations.exists() else None
-    if operations is None:
-        complain(f"{args.operations} does not exist: no runbooks")
-    names = check_rules(rules, tests, operations, complain)
+    runbooks = args.runbooks.read_text() if args.runbooks.exists() else None
+    if runbooks is None:
+        complain(f"{args.runbooks} does not exist: no runbooks")
+    names = check_rules(rules, tests, runbooks, complain)
 
     # A metric that nobody shows is a question nobody can answer at night.
     shown = {name for panel in panels_of(dashboard) for t in panel.get("targets", [])

@@ -7,7 +7,7 @@ without a running server. A misspelt name is valid PromQL and an empty panel.
 
 import re
 
-# The metrics of docs/operations.md: name -> labels. A set of values is all there is, None is
+# The metrics of docs/monitoring.md: name -> labels. A set of values is all there is, None is
 # open (nodes, routes, versions). Histograms expose _bucket, _sum and _count.
 OUTCOMES_ACQUIRE = {"granted", "held", "timeout", "no_quorum", "cancelled", "rejected"}
 PRIMITIVES = {"lock", "multilock", "semaphore", "election"}

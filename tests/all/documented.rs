@@ -1,59 +1,82 @@
 //! The pages know every setting, metric and rule that the program has, and no other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::support::server::run_quorate;
 
-/// Each flag of `serve` with what its help says.
-fn helped() -> BTreeMap<String, String> {
+/// What stands in the settings page below its mark: a table for each part of `serve --help`.
+fn settings_tables() -> String {
     let output = run_quorate(&["serve", "--help"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    let mut flags: BTreeMap<String, String> = BTreeMap::new();
-    let mut last = None;
-    for line in text.lines().map(str::trim) {
-        if let Some((_, flag)) = line.split_once("--").filter(|(before, _)| before.len() <= 4) {
-            let name: String = flag.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
-            last = Some(flags.entry(name).or_default());
-        } else if let Some(help) = &mut last {
-            help.push(' ');
-            help.push_str(line);
+    let help = String::from_utf8(output.stdout).unwrap();
+    let mut page = String::new();
+    let (_, options) = help.split_once("Options:\n").unwrap();
+    let mut rows: Vec<String> = Vec::new();
+    for line in options.lines() {
+        let text = line.trim();
+        match (text.strip_prefix("--"), text.strip_suffix(':')) {
+            (_, Some(heading)) if !line.starts_with(' ') => {
+                page.push_str(&table(&std::mem::take(&mut rows)));
+                page.push_str(&format!("\n## {heading}\n"));
+            }
+            (Some(flag), _) => rows.push(format!("{flag}\t")),
+            // It begins with its short form and is no setting.
+            _ if text.starts_with("-h, ") => rows.push("help\t".to_owned()),
+            _ if text.is_empty() => {}
+            _ => {
+                let row = rows.last_mut().unwrap();
+                row.push_str(text);
+                row.push(' ');
+            }
         }
     }
-    flags.remove("help");
-    flags
+    page + &table(&rows)
 }
 
-/// Each flag of the page's table with its environment variable and its default.
-fn documented() -> BTreeMap<String, (String, String)> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `--"));
-    rows.map(|row| {
-        let cells: Vec<&str> = row.split(" | ").collect();
-        let name = cells[0].split([' ', '`']).next().unwrap().to_owned();
-        (name, (cells[1].trim_matches('`').to_owned(), cells[2].to_owned()))
-    })
-    .collect()
+fn table(rows: &[String]) -> String {
+    let mut table = String::from("\n| flag | environment | default | meaning |\n|---|---|---|---|\n");
+    for row in rows.iter().filter(|row| !row.starts_with("help\t")) {
+        let (flag, mut meaning) = row.split_once('\t').map(|(flag, help)| (flag, help.to_owned())).unwrap();
+        let variable = cut(&mut meaning, "[env: ").unwrap_or_else(|| panic!("--{flag}: {meaning}"));
+        let default = cut(&mut meaning, "[default: ").map_or("none".to_owned(), |value| {
+            let (value, rest) = value
+                .split_once(';')
+                .map_or((&*value, String::new()), |(value, rest)| (value, format!(";{rest}")));
+            format!("`{value}`{rest}")
+        });
+        let meaning: Vec<&str> = meaning.split_whitespace().collect();
+        let meaning = meaning.join(" ").replace('<', "&lt;").replace('|', "\\|");
+        table.push_str(&format!("| `--{flag}` | `{variable}` | {default} | {meaning} |\n"));
+    }
+    table
+}
+
+/// Takes what stands between `begin` and the next bracket out of the text.
+fn cut(text: &mut String, begin: &str) -> Option<String> {
+    let at = text.find(begin)?;
+    let end = at + text[at..].find(']')?;
+    let value = text[at + begin.len()..end].trim().to_owned();
+    text.replace_range(at..=end, "");
+    Some(value)
 }
 
 #[test]
-fn every_setting_stands_in_the_operations_page_with_its_variable_and_default() {
-    let (helped, documented) = (helped(), documented());
-    assert!(helped.len() > 30, "the help was read: {helped:?}");
-    let names = |of: Vec<&String>| of.into_iter().cloned().collect::<Vec<_>>();
-    assert_eq!(names(documented.keys().collect()), names(helped.keys().collect()));
-    for (name, help) in helped {
-        let (variable, told) = &documented[&name];
-        assert_eq!(*variable, format!("QUORATE_{}", name.to_uppercase().replace('-', "_")));
-        let default = help.split_once("[default: ").map(|(_, rest)| rest);
-        match default.and_then(|rest| rest.split([']', ';']).next()) {
-            Some(default) => {
-                assert!(told.starts_with(&format!("`{default}`")), "--{name}: {default}, {told}")
-            }
-            None => assert!(matches!(told.as_str(), "none" | "off" | "the system's"), "--{name}: {told}"),
-        }
+fn the_settings_page_is_what_the_help_says() {
+    const MARK: &str =
+        "<!-- from `quorate serve --help`: QUORATE_WRITE_DOCS=1 cargo test --test all documented -->\n";
+    let tables = settings_tables();
+    assert!(tables.lines().filter(|line| line.starts_with("| `--")).count() > 30, "{tables}");
+    let page = read("docs/settings.md");
+    let (introduction, found) = page.split_once(MARK).expect("the mark");
+    if std::env::var_os("QUORATE_WRITE_DOCS").is_some() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
+        std::fs::write(path, format!("{introduction}{MARK}{tables}")).unwrap();
+        return;
     }
+    assert_eq!(
+        found, tables,
+        "docs/settings.md is not what `quorate serve --help` says; its mark has the command"
+    );
 }
 
 fn read(path: &str) -> String {
@@ -66,8 +89,8 @@ fn names<'a>(text: &'a str, prefix: &'a str, delimiter: char) -> BTreeSet<&'a st
 }
 
 #[test]
-fn every_metric_stands_in_the_operations_page_and_no_other() {
-    let (source, page) = (read("src/telemetry.rs"), read("docs/operations.md"));
+fn every_metric_stands_in_the_monitoring_page_and_no_other() {
+    let (source, page) = (read("src/telemetry.rs"), read("docs/monitoring.md"));
     let table: String = page.lines().filter(|line| line.starts_with("| `quorate_")).collect();
     assert_eq!(names(&table, "quorate_", '`'), names(&source, "quorate_", '"'));
 }
