@@ -22,6 +22,7 @@ mod drain;
 mod hold;
 mod http_edge;
 mod layers;
+mod metrics;
 mod nodes_down;
 mod nonsense;
 mod parity;
