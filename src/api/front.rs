@@ -18,7 +18,7 @@ use axum::extract::Request;
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
-use prometheus::{Histogram, IntCounter};
+use metrics::{Counter, Histogram};
 use tokio::time::Instant;
 
 use super::auth::{KeyRing, Scope};
@@ -74,7 +74,7 @@ fn method_index(method: &Method) -> usize {
 struct Meter {
     seconds: Histogram,
     /// In the order of [`STATUSES`]; made when first needed.
-    requests: [OnceLock<IntCounter>; STATUSES.len()],
+    requests: [OnceLock<Counter>; STATUSES.len()],
 }
 
 /// Every status that the API answers with. Others, which only a bug could bring, count as the last.
@@ -115,7 +115,7 @@ impl Route {
 
     fn meter(&self, method: usize) -> &Meter {
         self.meters[method].get_or_init(|| Meter {
-            seconds: telemetry::metrics().http_seconds.with_label_values(&[METHODS[method], &self.template]),
+            seconds: telemetry::HTTP_SECONDS.histogram(&[METHODS[method], &self.template]),
             requests: Default::default(),
         })
     }
@@ -125,10 +125,10 @@ impl Route {
         let at = STATUSES.iter().position(|&known| known == status).unwrap_or(STATUSES.len() - 1);
         let requests = meter.requests[at].get_or_init(|| {
             let labels = [METHODS[method], &self.template, &STATUSES[at].to_string()];
-            telemetry::metrics().http_requests.with_label_values(&labels)
+            telemetry::HTTP_REQUESTS.counter(&labels)
         });
-        requests.inc();
-        meter.seconds.observe(took.as_secs_f64());
+        requests.increment(1);
+        meter.seconds.record(took);
     }
 
     /// Whether the request may come in; notes the key for the extractors.

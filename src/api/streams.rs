@@ -66,7 +66,7 @@ impl Streams {
             }
             return Err(Problem::too_many_streams());
         }
-        telemetry::metrics().streams.inc();
+        telemetry::metrics().streams.increment(1.0);
         Ok(Slot(Arc::clone(self)))
     }
 }
@@ -77,7 +77,7 @@ pub(super) struct Slot(Arc<Streams>);
 impl Drop for Slot {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
-        telemetry::metrics().streams.dec();
+        telemetry::metrics().streams.decrement(1.0);
     }
 }
 

@@ -6,9 +6,9 @@
 
 use tokio::time::Instant;
 
+use super::metrics::{NODE_OUTCOMES, node_outcome};
 use super::{NodeError, Script};
 use crate::telemetry::seldom::Seldom;
-use crate::telemetry::{NODE_OUTCOMES, node_outcome};
 
 /// What one node failed with.
 pub(super) struct Complaints {

@@ -18,13 +18,14 @@ use tokio::time::Instant;
 use super::ballot::{Ballot, Seat, Vote};
 use super::calls::{self, Bounds};
 use super::complaints::Complaints;
+use super::metrics::{NODE_OUTCOMES, NodeMetrics, NodeState, node_outcome};
 use super::quarantine::{self, Board, MARKING, Standing};
 use super::reserve::{Kept, Look, Reserve};
 use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
 use crate::domain::{Keys, LeaseId, drift_ms};
 use crate::telemetry::trace::VoteSpan;
-use crate::telemetry::{NODE_OUTCOMES, NodeMetrics, NodeState, Undo, metrics, node_outcome};
+use crate::telemetry::{Undo, metrics};
 
 /// Between probes of a node that votes.
 const PROBE: Duration = Duration::from_secs(1);
@@ -202,7 +203,7 @@ impl Member {
     }
 
     fn trace(&self, command: &Command) -> Option<Box<VoteSpan>> {
-        VoteSpan::begin(self.metrics.node(), command.script)
+        VoteSpan::begin(self.metrics.node(), command.script.name())
     }
 
     /// False where it was sent as a copy.

@@ -9,6 +9,7 @@ pub mod calls;
 mod complaints;
 pub mod embedded;
 pub mod member;
+mod metrics;
 pub mod quarantine;
 pub mod redis;
 pub mod reserve;
@@ -24,12 +25,12 @@ use tokio::time::Instant;
 
 use ballot::{Seat, Vote};
 use calls::Tag;
+use metrics::{NODE_OUTCOMES, node_outcome};
 pub use scripts::Script;
 use words::Words;
 
 use crate::domain::{Keys, drift_ms};
 use crate::telemetry::trace::VoteSpan;
-use crate::telemetry::{NODE_OUTCOMES, node_outcome};
 
 /// A boxed future, for the calls that are not hot.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;

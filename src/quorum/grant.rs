@@ -418,7 +418,7 @@ impl<'a> Granting<'a> {
 
     /// Has a quorum store the token (§2.2).
     async fn raise(&mut self, token: Token) -> Result<(), Lost> {
-        metrics().fencing_raises.inc();
+        metrics().fencing_raises.increment(1);
         let raise = calls::extend(self.ask.scope, &self.grant.lease, Some(token), Renewal::Raise, None, None);
         let raised = self.engine.poll(&Arc::new(raise)).await;
         match raised.count.extension_verdict() {

@@ -275,7 +275,7 @@ impl<'a> Contender<'a> {
                     return Ok(*granted);
                 }
                 Try::Split(refusal) => {
-                    metrics().split_votes.inc();
+                    metrics().split_votes.increment(1);
                     self.choose_primary(&refusal);
                     splits += 1;
                     if let Some(ticket) = ticket {

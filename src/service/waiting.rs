@@ -158,7 +158,7 @@ impl Rooms {
             keys.iter().map(sit_down).collect()
         };
         let one = if others.len() == 1 { others.pop() } else { None };
-        metrics().waiters.inc();
+        metrics().waiters.increment(1.0);
         let keys = keys.iter().cloned().collect();
         Ok(Ticket { rooms: Arc::clone(self), keys, wish, seat, board: one.unwrap_or_default(), others })
     }
@@ -286,7 +286,7 @@ impl Drop for Ticket {
         // Their subscriptions, perhaps the last ones, end outside of the lock.
         drop(empty);
         self.rooms.waiters.fetch_sub(1, Ordering::AcqRel);
-        metrics().waiters.dec();
+        metrics().waiters.decrement(1.0);
     }
 }
 

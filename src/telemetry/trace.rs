@@ -27,8 +27,6 @@ use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span};
 use tokio::runtime::Handle;
 
-use crate::node::Script;
-
 /// How long the collector may take for a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -149,18 +147,18 @@ pub struct VoteSpan(Span);
 
 impl VoteSpan {
     /// One for a call to `node`, if it is made for a request that has a span.
-    pub fn begin(node: &str, op: Script) -> Option<Box<Self>> {
+    pub fn begin(node: &str, op: &'static str) -> Option<Box<Self>> {
         let traces = TRACES.get()?;
         Context::map_current(|request| {
             request.has_active_span().then(|| {
                 let span = traces
                     .tracer
-                    .span_builder(format!("vote {}", op.name()))
+                    .span_builder(format!("vote {}", op))
                     .with_kind(SpanKind::Client)
                     .with_attributes([
                         KeyValue::new("db.system.name", "redis"),
                         KeyValue::new("quorate.node", node.to_owned()),
-                        KeyValue::new("quorate.op", op.name()),
+                        KeyValue::new("quorate.op", op),
                     ])
                     .start_with_context(&traces.tracer, request);
                 Box::new(Self(span))

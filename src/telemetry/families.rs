@@ -1,0 +1,277 @@
+//! Every metric in one list: name, HELP, labels, buckets; and the handles to record them.
+//!
+//! Handles are looked up once. Counters with a fixed set of labels exist at zero from the start, so
+//! that a rate over a rare event is 0 and not "no data". No label ever carries a name that a client
+//! chose.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use ::metrics::{
+    Counter, Gauge, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use super::outcomes::{
+    ACQUISITIONS, Acquisition, EXTENSIONS, Extension, REFUSALS, RELEASES, Refusal, Release, UNDOS, Undo,
+};
+use crate::domain::Primitive;
+
+/// Seconds; from a round trip on loopback to a lease's life.
+const LATENCY_BUCKETS: &[f64] = &[
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+    10.0, 30.0, 60.0, 120.0,
+];
+/// Seconds; waiting and holding take as long as people let them.
+const LONG_BUCKETS: &[f64] =
+    &[0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
+
+/// How often the samples of histograms, which are kept one by one, are counted into buckets.
+const UPKEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// A metric with all of its series. It is shown from when the first of them is looked up.
+pub struct Family {
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+}
+
+impl Family {
+    const fn new(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
+        Self { name, help, labels }
+    }
+
+    /// The counter whose labels have these `values`.
+    pub fn counter(&self, values: &[&str]) -> Counter {
+        LazyLock::force(&SHOWN);
+        describe_counter!(self.name, self.help);
+        counter!(self.name, self.labels(values))
+    }
+
+    /// The gauge whose labels have these `values`.
+    pub fn gauge(&self, values: &[&str]) -> Gauge {
+        LazyLock::force(&SHOWN);
+        describe_gauge!(self.name, self.help);
+        gauge!(self.name, self.labels(values))
+    }
+
+    /// The histogram whose labels have these `values`.
+    pub fn histogram(&self, values: &[&str]) -> Histogram {
+        LazyLock::force(&SHOWN);
+        describe_histogram!(self.name, self.help);
+        histogram!(self.name, self.labels(values))
+    }
+
+    fn labels(&self, values: &[&str]) -> Vec<Label> {
+        debug_assert_eq!(self.labels.len(), values.len(), "{}", self.name);
+        self.labels.iter().zip(values).map(|(&name, &value)| Label::new(name, value.to_owned())).collect()
+    }
+
+    fn counters<const N: usize>(&self, values: [&str; N]) -> [Counter; N] {
+        values.map(|value| self.counter(&[value]))
+    }
+
+    fn by_outcome<const N: usize>(&self, outcomes: [&str; N]) -> [[Counter; N]; 4] {
+        Primitive::ALL.map(|of| outcomes.map(|outcome| self.counter(&[of.name(), outcome])))
+    }
+
+    fn by_primitive(&self) -> [Histogram; 4] {
+        Primitive::ALL.map(|of| self.histogram(&[of.name()]))
+    }
+}
+
+const PRIMITIVE: &[&str] = &["primitive"];
+const PRIMITIVE_OUTCOME: &[&str] = &["primitive", "outcome"];
+
+const ACQUISITIONS_TOTAL: Family =
+    Family::new("quorate_acquisitions_total", "Acquisitions by primitive and outcome", PRIMITIVE_OUTCOME);
+const EXTENSIONS_TOTAL: Family =
+    Family::new("quorate_extensions_total", "Extensions by primitive and outcome", PRIMITIVE_OUTCOME);
+const RELEASES_TOTAL: Family =
+    Family::new("quorate_releases_total", "Releases by primitive and outcome", PRIMITIVE_OUTCOME);
+const ACQUIRE_SECONDS: Family = Family::new(
+    "quorate_acquire_duration_seconds",
+    "From the request to the grant, waiting included",
+    PRIMITIVE,
+);
+const WAIT_SECONDS: Family =
+    Family::new("quorate_wait_duration_seconds", "Time spent in the waiting room", PRIMITIVE);
+const HOLD_SECONDS: Family =
+    Family::new("quorate_hold_duration_seconds", "From the grant to the release", PRIMITIVE);
+const UNDOS_TOTAL: Family =
+    Family::new("quorate_undos_total", "Undone grants by outcome, one per node", &["outcome"]);
+const FENCING_RAISES: Family =
+    Family::new("quorate_fencing_raises_total", "Second rounds that raised a fencing token", &[]);
+const SPLIT_VOTES: Family = Family::new("quorate_split_votes_total", "Granting rounds that nobody won", &[]);
+const WAITERS: Family = Family::new("quorate_waiters", "Requests in the waiting room", &[]);
+const LONGEST_WAIT: Family =
+    Family::new("quorate_longest_wait_seconds", "How long the longest waiter has waited", &[]);
+const STREAMS: Family = Family::new("quorate_streams", "Event streams open", &[]);
+const QUORUM_AVAILABLE: Family =
+    Family::new("quorate_quorum_available", "1 while a quorum of nodes votes", &[]);
+const BUILD_INFO: Family = Family::new("quorate_build_info", "The version that runs", &["version"]);
+
+/// Answers of a node, by what it was asked for and how that ended.
+pub(crate) const NODE_REQUESTS: Family = Family::new(
+    "quorate_node_requests_total",
+    "Scripts run at a node by outcome",
+    &["node", "op", "outcome"],
+);
+/// Time to a node's answer.
+pub(crate) const NODE_SECONDS: Family =
+    Family::new("quorate_node_request_duration_seconds", "Time to a node's answer", &["node", "op"]);
+/// 1 for the state that the node is in.
+pub(crate) const NODE_STATE: Family =
+    Family::new("quorate_node_state", "1 for the state that the node is in", &["node", "state"]);
+/// Connections open to a node, by what they are for.
+pub(crate) const POOL_CONNECTIONS: Family =
+    Family::new("quorate_pool_connections", "Connections open to a node", &["node", "state"]);
+
+const HTTP_CONNECTIONS: Family = Family::new("quorate_http_connections", "Client connections open", &[]);
+const HTTP_IN_FLIGHT: Family = Family::new("quorate_http_in_flight", "Requests and streams in flight", &[]);
+const HTTP_REFUSED: Family =
+    Family::new("quorate_http_refused_total", "Clients turned away before a handler, by reason", &["reason"]);
+/// Requests answered: a counter.
+pub const HTTP_REQUESTS: Family = Family::new(
+    "quorate_http_requests_total",
+    "HTTP requests by method, route and status",
+    &["method", "route", "status"],
+);
+/// Time to the head of the answer: a histogram.
+pub const HTTP_SECONDS: Family = Family::new(
+    "quorate_http_request_duration_seconds",
+    "Time to the head of the answer",
+    &["method", "route"],
+);
+
+/// The handles of all series that are known from the start.
+pub struct Metrics {
+    acquisitions: [[Counter; ACQUISITIONS.len()]; 4],
+    extensions: [[Counter; EXTENSIONS.len()]; 4],
+    releases: [[Counter; RELEASES.len()]; 4],
+    acquire_seconds: [Histogram; 4],
+    wait_seconds: [Histogram; 4],
+    hold_seconds: [Histogram; 4],
+    undos: [Counter; UNDOS.len()],
+    refusals: [Counter; REFUSALS.len()],
+    /// Client connections open now.
+    pub http_connections: Gauge,
+    /// Requests and streams in flight now.
+    pub http_in_flight: Gauge,
+    /// Second fencing rounds.
+    pub fencing_raises: Counter,
+    /// Rounds that nobody won.
+    pub split_votes: Counter,
+    /// Waiters now.
+    pub waiters: Gauge,
+    /// Event streams open now.
+    pub streams: Gauge,
+    /// How long the longest waiter has waited, s.
+    pub longest_wait_seconds: Gauge,
+    /// 1 while a quorum of nodes votes.
+    pub quorum_available: Gauge,
+}
+
+/// What all series go to, and are shown from. Made before the first of them.
+static SHOWN: LazyLock<PrometheusHandle> = LazyLock::new(recorder);
+
+static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+/// The handles, made on first use.
+pub fn metrics() -> &'static Metrics {
+    &METRICS
+}
+
+impl Metrics {
+    fn new() -> Self {
+        BUILD_INFO.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        Self {
+            acquisitions: ACQUISITIONS_TOTAL.by_outcome(ACQUISITIONS),
+            extensions: EXTENSIONS_TOTAL.by_outcome(EXTENSIONS),
+            releases: RELEASES_TOTAL.by_outcome(RELEASES),
+            acquire_seconds: ACQUIRE_SECONDS.by_primitive(),
+            wait_seconds: WAIT_SECONDS.by_primitive(),
+            hold_seconds: HOLD_SECONDS.by_primitive(),
+            undos: UNDOS_TOTAL.counters(UNDOS),
+            refusals: HTTP_REFUSED.counters(REFUSALS),
+            http_connections: HTTP_CONNECTIONS.gauge(&[]),
+            http_in_flight: HTTP_IN_FLIGHT.gauge(&[]),
+            fencing_raises: FENCING_RAISES.counter(&[]),
+            split_votes: SPLIT_VOTES.counter(&[]),
+            waiters: WAITERS.gauge(&[]),
+            streams: STREAMS.gauge(&[]),
+            longest_wait_seconds: LONGEST_WAIT.gauge(&[]),
+            quorum_available: QUORUM_AVAILABLE.gauge(&[]),
+        }
+    }
+
+    /// All of them, as Prometheus reads them.
+    pub fn render(&self) -> String {
+        SHOWN.render()
+    }
+
+    /// One acquisition ended.
+    pub fn acquisition(&self, primitive: Primitive, outcome: Acquisition) {
+        self.acquisitions[primitive as usize][outcome as usize].increment(1);
+    }
+
+    /// One extension ended.
+    pub fn extension(&self, primitive: Primitive, outcome: Extension) {
+        self.extensions[primitive as usize][outcome as usize].increment(1);
+    }
+
+    /// One release ended.
+    pub fn release(&self, primitive: Primitive, outcome: Release) {
+        self.releases[primitive as usize][outcome as usize].increment(1);
+    }
+
+    /// From the request to the grant, waiting included.
+    pub fn acquired_in(&self, primitive: Primitive, took: Duration) {
+        self.acquire_seconds[primitive as usize].record(took);
+    }
+
+    /// In the waiting room.
+    pub fn waited(&self, primitive: Primitive, took: Duration) {
+        self.wait_seconds[primitive as usize].record(took);
+    }
+
+    /// From the grant to the release.
+    pub fn held(&self, primitive: Primitive, took: Duration) {
+        self.hold_seconds[primitive as usize].record(took);
+    }
+
+    /// One undo at one node ended.
+    pub fn undo(&self, outcome: Undo) {
+        self.undos[outcome as usize].increment(1);
+    }
+
+    /// One client was turned away.
+    pub fn refused(&self, why: Refusal) {
+        self.refusals[why as usize].increment(1);
+    }
+}
+
+/// Makes the process' recorder, and a thread that keeps the samples of its histograms few: they come
+/// from tests and benchmarks too, where no server would see to it.
+fn recorder() -> PrometheusHandle {
+    let long = [WAIT_SECONDS.name, HOLD_SECONDS.name].map(|name| Matcher::Full(name.to_owned()));
+    let builder = PrometheusBuilder::new().set_buckets(LATENCY_BUCKETS);
+    let builder = long
+        .into_iter()
+        .fold(builder, |made, name| made.and_then(|made| made.set_buckets_for_metric(name, LONG_BUCKETS)));
+    let handle = builder.and_then(PrometheusBuilder::install_recorder);
+    let handle = handle.expect("there are buckets, and no other recorder in this process");
+    let kept = handle.clone();
+    let thread = std::thread::Builder::new().name("metrics".to_owned());
+    let upkeep = thread.spawn(move || {
+        loop {
+            std::thread::park_timeout(UPKEEP_EVERY);
+            kept.run_upkeep();
+        }
+    });
+    if let Err(cause) = upkeep {
+        tracing::error!(%cause, "no thread for the upkeep of metrics: only a scrape frees their samples");
+    }
+    handle
+}
