@@ -13,7 +13,6 @@ pub struct Keys {
     semaphore: Box<str>,
     undone: Box<str>,
     prefix: Arc<str>,
-    waiting: Arc<str>,
 }
 
 impl Keys {
@@ -27,7 +26,6 @@ impl Keys {
             semaphore: below("semaphore:"),
             undone: below("undone"),
             prefix: below("").into(),
-            waiting: below("waiting").into(),
         }
     }
 
@@ -44,12 +42,6 @@ impl Keys {
     /// What all of them begin with.
     pub fn prefix(&self) -> &Arc<str> {
         &self.prefix
-    }
-
-    /// The channel that a server listens to as long as it listens to any other: where nobody does, a
-    /// node need not publish.
-    pub fn waiting(&self) -> &Arc<str> {
-        &self.waiting
     }
 
     /// A lock's record; its fence too. Also the channel of its releases.

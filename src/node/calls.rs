@@ -141,39 +141,6 @@ fn read_slots(value: &Value) -> Result<Vec<u32>, NodeError> {
     text.split_ascii_whitespace().map(|slot| slot.parse().map_err(|_| NodeError::Nonsense)).collect()
 }
 
-/// Which release a hint is about, so that whoever sent it knows its own. Not secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tag(u64);
-
-impl Tag {
-    /// Of a hint about anything else.
-    pub const UNKNOWN: Self = Self(0);
-
-    /// A fresh one, from random bits.
-    pub fn from_bits(bits: u128) -> Self {
-        Self((bits as u64).max(1))
-    }
-
-    /// Its bits; 0 of the unknown one.
-    pub fn bits(self) -> u64 {
-        self.0
-    }
-
-    /// As it is published; what is none is unknown.
-    pub fn parse(text: &str) -> Self {
-        Self(u64::from_str_radix(text, 16).unwrap_or(0))
-    }
-}
-
-impl std::fmt::Display for Tag {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match *self {
-            Self::UNKNOWN => Ok(()),
-            Self(bits) => write!(f, "{bits:x}"),
-        }
-    }
-}
-
 /// Command of extend.lua. `token` is carried, where it is known for certain; `data` replaces what is
 /// stored with the lease unless that is of a later [`Edition`](crate::domain::Edition).
 pub fn extend(
@@ -300,8 +267,6 @@ pub enum Tell {
     Nobody,
     /// Whoever listens.
     Everybody,
-    /// Whoever listens beside this server, which knows, and knows its own news by the tag.
-    Others(Tag),
 }
 
 /// Command of release.lua. With `claim`, whoever else has the lease keeps it.
@@ -315,20 +280,12 @@ pub fn release(
 ) -> Command {
     let is_usual =
         matches!((scope, tell, claim), (Scope::Records(keys), Tell::Everybody, None) if keys.len() == 1);
-    let text;
-    let (tell, tag) = match tell {
-        Tell::Nobody => ("0", ""),
-        Tell::Everybody => ("1", ""),
-        Tell::Others(tag) => {
-            text = tag.to_string();
-            ("2", &*text)
-        }
-    };
+    let tell = if tell == Tell::Nobody { "0" } else { "1" };
     let command = Command::new(Script::Release);
     let mut command = if is_usual {
         lease_keys(scope, command).arg(lease.expose())
     } else {
-        by_lease(command, &[lease.expose(), tell, tag], scope, claim.map(|claim| claim.to_string()))
+        by_lease(command, &[lease.expose(), tell], scope, claim.map(|claim| claim.to_string()))
     };
     command.prefix = Some(Arc::clone(keys.prefix()));
     command.settle = Some(settle);
@@ -340,8 +297,6 @@ pub fn release(
 pub struct Released {
     /// Whether it was held.
     pub held: bool,
-    /// Whether more than one listens.
-    pub others: bool,
     /// Whether it was extended before, so that another server may have given copies to other nodes.
     pub extended: bool,
 }
@@ -350,8 +305,7 @@ impl Released {
     /// Reads the answer.
     pub fn read(answer: &Answer) -> Self {
         let Answer { done, rest, .. } = answer;
-        let others = *done && rest.first().and_then(Value::as_u64).is_some_and(|listen| listen > 1);
-        Self { held: *done, others, extended: *done && rest.len() > 1 }
+        Self { held: *done, extended: *done && !rest.is_empty() }
     }
 }
 

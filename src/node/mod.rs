@@ -24,7 +24,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use ballot::{Seat, Vote};
-use calls::Tag;
 use metrics::{NODE_OUTCOMES, node_outcome};
 pub use scripts::Script;
 use words::Words;
@@ -46,7 +45,7 @@ pub trait Node: Send + Sync + 'static {
     fn identify(&self) -> BoxFuture<Result<Identity, NodeError>>;
 
     /// Asks for hints on `channel`; resolves once the node has confirmed.
-    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>>;
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>>;
 
     /// No more hints on `channel`.
     fn unsubscribe(&self, channel: &str);
@@ -57,25 +56,16 @@ pub trait Node: Send + Sync + 'static {
     /// Address without password, for people.
     fn address(&self) -> &str;
 
-    /// Whether what it publishes comes here, as far as is known.
-    fn hears(&self) -> bool {
-        true
-    }
-
     /// Connections open now: (in use by calls, in use by hints).
     fn connections(&self) -> (usize, usize) {
         (1, 0)
     }
 }
 
-/// How many servers listened to a channel when this one had just begun to, itself included; where that is
-/// known.
-pub type Listeners = Option<u64>;
-
 /// Receives what nodes publish.
 pub trait HintSink: Send + Sync + 'static {
-    /// Something about `channel` changed at this node; `tag` says by which release, where that is known.
-    fn hint(&self, channel: &str, tag: Tag);
+    /// Something about `channel` changed at this node.
+    fn hint(&self, channel: &str);
 
     /// Hints may have been missed: whoever waits should look for itself.
     fn missed(&self);

@@ -122,7 +122,7 @@ impl Engine {
                 Member::new(i, node, Arc::clone(&clock), keys.clone(), bounds, Arc::clone(&board))
             })
             .collect();
-        let hub = Hub::new(members.clone(), Arc::clone(keys.waiting()));
+        let hub = Hub::new(members.clone());
         let spares = Arc::new(Spares::of(members.clone(), Arc::clone(&clock)));
         Arc::new(Self {
             members,

@@ -6,7 +6,7 @@ use super::Engine;
 use super::tally::{Count, Verdict, quorum_of};
 use crate::domain::{Claim, LeaseId, Nodes, Scope};
 use crate::node::ballot::{Ballot, Seat};
-use crate::node::calls::{self, Released, Tag, Tell};
+use crate::node::calls::{self, Released, Tell};
 use crate::node::{Command, Settle};
 
 /// Nodes that were not sent an acquire, in a bit set. They are told of its release all the same unless it is
@@ -20,23 +20,6 @@ struct Unsent<'a> {
 impl Drop for Unsent<'_> {
     fn drop(&mut self) {
         self.engine.tell_these(self.command, self.nodes, |_| None);
-    }
-}
-
-/// A release that the nodes do not tell this server, since it knows. Where whoever asked for it has left, or no
-/// quorum says in time what became of it, those who listen here are told all the same: what they ask the nodes
-/// comes behind it.
-struct Untold<'a> {
-    engine: &'a Engine,
-    channels: &'a [Arc<str>],
-    tag: Option<Tag>,
-}
-
-impl Drop for Untold<'_> {
-    fn drop(&mut self) {
-        if let Some(tag) = self.tag {
-            self.engine.hub.released(self.channels, tag, false);
-        }
     }
 }
 
@@ -57,25 +40,12 @@ impl Engine {
     ) -> Result<bool, Nodes> {
         let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
         let channels = scope.channels();
-        // Of a semaphore, others may have released other slots: all news are news there. And what a
-        // node confirms late, those who wait here must hear from it. Where this server cannot listen, the one
-        // who does is another one.
-        let ahead = matches!(scope, Scope::Records(_))
-            && self.hub.is_alone(channels)
-            && self.members.iter().all(|member| member.is_voting() && member.node().hears());
-        let tag = if ahead { Tag::from_bits(self.clock.random_bits()) } else { Tag::UNKNOWN };
-        let tell = if ahead { Tell::Others(tag) } else { Tell::Everybody };
-        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
+        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, Tell::Everybody, claim));
         // Where its acquire was kept back it never was.
         let mut unsent = Unsent { engine: self, command: &command, nodes: self.withdraw(lease) };
         let mut free = unsent.nodes.count_ones() as usize;
         let mut ballot = self.tell(&command, unsent.nodes);
-        if ahead {
-            self.hub.ring_ahead(channels, tag);
-        }
-        let mut untold = Untold { engine: self, channels, tag: ahead.then_some(tag) };
         let (mut count, quorum) = (Count::new(self.total()), quorum_of(self.total()));
-        let mut others = false;
         // Those who wait here shall be told of a quorum, unless that takes long.
         let mut patience =
             (free > 0 && self.hub.is_listened(channels)).then(|| self.clock.now() + self.tie_patience());
@@ -100,7 +70,6 @@ impl Engine {
                 Some((_, Ok(answer))) => {
                     let released = Released::read(&answer);
                     *(if released.held { &mut count.yes } else { &mut count.no }) += 1;
-                    others |= released.others;
                     // Another server had to do with it: what the others hold, only they can tell.
                     if released.extended || !released.held {
                         free = 0;
@@ -118,17 +87,12 @@ impl Engine {
                 None => break Err(count.nodes()),
             }
         };
-        if ahead {
-            // The same replies may have made somebody who waits here the next holder: who is answered first.
-            tokio::task::yield_now().await;
-        }
         if outcome.is_ok() {
-            untold.tag = None;
             // An extension that was carried is known to one at least of so many that held it.
             unsent.nodes = 0;
         }
         if count.yes > 0 {
-            self.hub.released(channels, tag, count.yes >= quorum && !others);
+            self.hub.ring(channels);
         }
         outcome.map(|()| count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
     }
@@ -217,7 +181,6 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use crate::domain::LeaseId;
@@ -249,40 +212,6 @@ mod tests {
         tokio::time::sleep(SECOND).await;
         assert!(!api.is_held_at(0));
         assert_eq!(api.engine.debts(), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_holds_the_lease_next_hears_of_it_before_who_released_it() {
-        let [api, _] = Api::pair().await;
-        let api = Arc::new(api);
-        let waits = api.engine.hub().listen(api.scope.channels(), true).await;
-        // Already at the first release it is known that nobody waits at another server.
-        for _ in 1..=2 {
-            let lease = api.acquire().await;
-            waits.bell().reset();
-            let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
-            let (next, here, bell) = (answered.clone(), Arc::clone(&api), Arc::clone(waits.bell()));
-            let next = tokio::spawn(async move {
-                bell.rung(3, SECOND).await;
-                let round = here.round().await;
-                next.send("next").unwrap();
-                let Round::Granted(won) = round else { panic!("not granted") };
-                won.grant.keep();
-                won.handle
-            });
-            api.nodes.iter().for_each(|node| node.hang());
-            let here = Arc::clone(&api);
-            tokio::spawn(async move {
-                assert!(here.release(&lease).await);
-                answered.send("released").unwrap();
-            });
-            tokio::time::sleep(SECOND / 1000).await;
-            api.nodes.iter().for_each(|node| node.go_on());
-            let first = answers.recv().await;
-            let next = next.await.unwrap();
-            assert_eq!(first, Some("next"));
-            assert!(api.release(&next).await);
-        }
     }
 
     #[tokio::test(start_paused = true)]

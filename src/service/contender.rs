@@ -267,7 +267,7 @@ impl<'a> Contender<'a> {
                         && matches!(self.scope, Scope::Records(_))
                     {
                         if let Some(subscription) = &subscription {
-                            subscription.bell().answered();
+                            subscription.bell().reset();
                         }
                         ticket.board().taken_until(granted.lease.valid_until, self.request.as_deref());
                         ticket.changed_for_others();
@@ -298,7 +298,7 @@ impl<'a> Contender<'a> {
                     ticket.board().refused(&refusal);
                     let Some(subscription) = subscription else {
                         // Subscribe, be confirmed, look again, and only then wait.
-                        let listen = self.service.engine.hub().listen(self.scope.channels(), true);
+                        let listen = self.service.engine.hub().listen(self.scope.channels());
                         let subscription = Box::pin(tokio::time::timeout_at(self.deadline, listen)).await;
                         if let Ok(subscription) = subscription {
                             ticket.board().subscribed(Arc::new(subscription));

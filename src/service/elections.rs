@@ -153,7 +153,7 @@ impl Service {
 
     async fn keep_watch(self, name: Name, watch: Weak<Watch>) {
         let channel: Arc<str> = self.engine.keys().election(&name).into();
-        let subscription = self.engine.hub().listen(std::slice::from_ref(&channel), false).await;
+        let subscription = self.engine.hub().listen(std::slice::from_ref(&channel)).await;
         while !self.is_draining() {
             subscription.bell().reset();
             let Some(watch) = watch.upgrade() else { break };
@@ -321,7 +321,7 @@ mod tests {
         let options = AcquireOptions { ttl_ms: 30_000, wait_ms: 0, note, request: None };
         let lease = service.acquire(&Target::Election(name.clone()), &options).await.unwrap().deliver();
         let key: Arc<str> = api.engine.keys().election(&name).into();
-        let observer = api.engine.hub().listen(&[key], false).await;
+        let observer = api.engine.hub().listen(&[key]).await;
         observer.bell().reset();
 
         api.nodes.iter().for_each(|node| node.hang_with(Script::Extend));

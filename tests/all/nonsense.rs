@@ -14,9 +14,7 @@ use quorate::clock::{Clock, SeededClock};
 use quorate::domain::{Candidate, LeaseHandle, LeaseId, Name, RequestId, Survey, Token};
 use quorate::node::ballot::Ballot;
 use quorate::node::calls::{self, Extended, GrantVote, ListStep};
-use quorate::node::{
-    BoxFuture, Call, Command, HintSink, Identity, Listeners, Node, NodeError, ReplyTo, Script, Value,
-};
+use quorate::node::{BoxFuture, Call, Command, HintSink, Identity, Node, NodeError, ReplyTo, Script, Value};
 use quorate::quorum::{Engine, EngineOptions};
 use quorate::service::{AcquireOptions, Held, Note, Service, Target, WaitLimits};
 
@@ -150,8 +148,8 @@ impl Node for Odd {
         Box::pin(std::future::ready(Ok(identity)))
     }
 
-    fn subscribe(&self, _: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>> {
-        Box::pin(std::future::ready(Ok(Some(1))))
+    fn subscribe(&self, _: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn unsubscribe(&self, _: &str) {}

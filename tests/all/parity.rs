@@ -18,7 +18,7 @@ use proptest::sample::{select, subsequence};
 use proptest::test_runner::{Config, TestRunner};
 use quorate::clock::SeededClock;
 use quorate::domain::Keys;
-use quorate::node::calls::{Bounds, Tag};
+use quorate::node::calls::Bounds;
 use quorate::node::embedded::EmbeddedNode;
 use quorate::node::scripts::reply_of_one;
 use quorate::node::{Command, HintSink, Marker, Node, NodeError, Script, Value};
@@ -239,7 +239,7 @@ fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
 }
 
 fn release() -> impl Strategy<Value = Timed> {
-    let what = (lease(), one_of(&["0", "1", "2fedcba9876543210"]), one_of(&CLAIMS));
+    let what = (lease(), one_of(&["0", "1"]), one_of(&CLAIMS));
     what.prop_map(|((lease, scope), tell, claim)| {
         let (last, keys) = (scope.by_claim(claim), scope.by_lease.0);
         let args = [vec![format!("{lease}{tell}")], last].concat();
@@ -317,13 +317,13 @@ fn step(now_us: u64) -> impl Strategy<Value = Timed> {
     ]
 }
 
-/// Hints in their order: the channel and the tag.
+/// The channels of hints in their order.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
 
 impl HintSink for Heard {
-    fn hint(&self, channel: &str, tag: Tag) {
-        self.0.lock().unwrap().push(format!("{channel} {tag}"));
+    fn hint(&self, channel: &str) {
+        self.0.lock().unwrap().push(channel.to_owned());
     }
 
     fn missed(&self) {}
@@ -401,7 +401,7 @@ impl Real<'_> {
             if hint.get_channel_name() == "the end" {
                 return heard;
             }
-            heard.push(format!("{} {}", hint.get_channel_name(), hint.get_payload::<String>().unwrap()));
+            heard.push(hint.get_channel_name().to_owned());
         }
     }
 }

@@ -405,9 +405,9 @@ async fn a_thousand_waiters_cost_the_nodes_no_more_per_handover_than_ten() {
     let some = commands_per_handover(&cluster, &api, 100).await;
     let many = commands_per_handover(&cluster, &api, 1_000).await;
     for node in 0..3 {
-        // The next acquire rides behind the release in one run; probes and the last release come on top.
+        // A release and the next acquire; probes come on top.
         assert!(many[node] < few[node].max(some[node]) + 1.0, "{few:?} {some:?} {many:?}");
-        assert!(many[node] < 1.5, "{many:?}");
+        assert!(many[node] < 2.5, "{many:?}");
     }
 }
 
@@ -440,7 +440,6 @@ async fn those_who_wait_at_another_server_have_their_share() {
             });
         }
     };
-    // The first server hands over among its own, until somebody waits at the other.
     join(one.api(), 10 + WAITING);
     eventually("all wait", || async { waiters(&one.api(), &name).await == 10 + WAITING as u64 }).await;
     one.api().release(&name, &holder).await.ok();
@@ -553,7 +552,7 @@ async fn nodes_are_listened_to_only_while_somebody_waits() {
         }
     }
     eventually("all wait", || async { api.metric("quorate_waiters").await == 40.0 }).await;
-    eventually("one channel a name and one for all", || async { channels() == [3, 3, 3] }).await;
+    eventually("one channel a name", || async { channels() == [2, 2, 2] }).await;
     waiting.iter().for_each(JoinHandle::abort);
     eventually("nobody listens", || async { channels() == [0, 0, 0] }).await;
 }

@@ -13,10 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use quorate::clock::Clock;
-use quorate::node::calls::Tag;
 use quorate::node::embedded::EmbeddedNode;
 use quorate::node::{
-    BoxFuture, Call, Command, HintSink, Identity, Listeners, Marker, Node, NodeError, ReplyTo, Script, Value,
+    BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, ReplyTo, Script, Value,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -104,14 +103,14 @@ enum Body {
 enum Asker {
     Call(ReplyTo),
     Identify(oneshot::Sender<Result<Identity, NodeError>>),
-    Subscribe(oneshot::Sender<Result<Listeners, NodeError>>),
+    Subscribe(oneshot::Sender<Result<(), NodeError>>),
 }
 
 /// What came back.
 enum Back {
     Value(Result<Value, NodeError>),
     Identity(Identity),
-    Subscribed(Listeners),
+    Subscribed,
     Failed(NodeError),
 }
 
@@ -123,7 +122,7 @@ impl Asker {
             (Self::Call(reply), Back::Failed(why)) => reply.send(Err(why)),
             (Self::Identify(to), Back::Identity(identity)) => drop(to.send(Ok(identity))),
             (Self::Identify(to), Back::Failed(why)) => drop(to.send(Err(why))),
-            (Self::Subscribe(to), Back::Subscribed(listeners)) => drop(to.send(Ok(listeners))),
+            (Self::Subscribe(to), Back::Subscribed) => drop(to.send(Ok(()))),
             (Self::Subscribe(to), Back::Failed(why)) => drop(to.send(Err(why))),
             _ => unreachable!("an answer to another question"),
         }
@@ -155,7 +154,7 @@ enum Event {
     Timeout(Way, u64),
     Reset(Way, u64),
     Reconnect(Way),
-    Hint(Way, Arc<str>, Tag),
+    Hint(Way, Arc<str>),
     Resume { node: usize, stop: u64 },
     ServerResume { server: usize, pause: u64 },
     Restart { node: usize },
@@ -594,14 +593,14 @@ impl World {
                     sink.missed();
                 }
             }
-            Event::Hint(way, channel, tag) => {
+            Event::Hint(way, channel) => {
                 let sink = {
                     let mut inner = self.lock();
                     let link = inner.link(way);
                     (!link.hints_cut && link.wanted.contains(&channel)).then(|| link.sink.clone()).flatten()
                 };
                 if let Some(sink) = sink {
-                    sink.hint(&channel, tag);
+                    sink.hint(&channel);
                 }
             }
             Event::Resume { node, stop } => {
@@ -691,7 +690,7 @@ impl World {
             },
             Body::Subscribe(channel) => {
                 match futures_util::FutureExt::now_or_never(embedded.subscribe(Arc::clone(channel))) {
-                    Some(Ok(listeners)) => Back::Subscribed(listeners),
+                    Some(Ok(())) => Back::Subscribed,
                     _ => return,
                 }
             }
@@ -1385,7 +1384,7 @@ struct Wire {
 }
 
 impl HintSink for Wire {
-    fn hint(&self, channel: &str, tag: Tag) {
+    fn hint(&self, channel: &str) {
         let Some(world) = self.world.upgrade() else { return };
         world.with(|inner, now, _| {
             let server = &inner.servers[self.way.server];
@@ -1399,7 +1398,7 @@ impl HintSink for Wire {
                 return;
             }
             let delay = inner.delay(weather);
-            inner.push(now + delay, Event::Hint(self.way, channel.into(), tag));
+            inner.push(now + delay, Event::Hint(self.way, channel.into()));
         });
     }
 
@@ -1419,7 +1418,7 @@ impl Node for SimNode {
         Box::pin(async move { identity.await.unwrap_or(Err(NodeError::Dropped)) })
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>> {
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
         let (to, confirmed) = oneshot::channel();
         if !self.world.is_dead(self.way.server, self.way.life) {
             self.world.lock().link(self.way).wanted.insert(Arc::clone(&channel));

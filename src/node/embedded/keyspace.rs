@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::super::HintSink;
-use super::super::calls::Tag;
 
 /// Reply of a command.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +41,7 @@ const ARGUMENT_COUNT: Cow<'static, str> =
 const SWEPT_PER_SCRIPT: usize = 4;
 
 /// A hint on its way: to be delivered when no lock is held any more.
-pub(super) type Hint = (Arc<dyn HintSink>, Arc<str>, Tag);
+pub(super) type Hint = (Arc<dyn HintSink>, Arc<str>);
 
 /// One subscriber.
 struct Listener {
@@ -289,28 +288,14 @@ impl Keyspace {
         ))
     }
 
-    fn pubsub(&mut self, args: &[Vec<u8>]) -> Outcome {
-        let [what, channels @ ..] = args else { return Err(SYNTAX) };
-        if !what.eq_ignore_ascii_case(b"NUMSUB") {
-            return Err("ERR unknown subcommand".into());
-        }
-        let mut counts = Vec::new();
-        for channel in channels {
-            let count = std::str::from_utf8(channel).map_or(0, |channel| self.listeners_of(channel));
-            counts.extend([Reply::Bulk(channel.clone()), Reply::Int(count as i64)]);
-        }
-        Ok(Reply::List(counts))
-    }
-
     fn publish(&mut self, args: &[Vec<u8>]) -> Outcome {
         // Subscriptions are text, so that bytes which are none reach nobody.
         let Ok(channel) = std::str::from_utf8(&args[0]) else { return Ok(Reply::Int(0)) };
-        let tag = std::str::from_utf8(&args[1]).map_or(Tag::UNKNOWN, Tag::parse);
         let mut receivers = 0;
         for listener in &self.listeners {
             if let Some(channel) = listener.channels.get(channel) {
                 receivers += 1;
-                self.hints.extend(listener.sink.clone().map(|sink| (sink, channel.clone(), tag)));
+                self.hints.extend(listener.sink.clone().map(|sink| (sink, channel.clone())));
             }
         }
         Ok(Reply::Int(receivers))
@@ -456,14 +441,8 @@ impl Keyspace {
         self.listener(id).sink.replace(sink)
     }
 
-    fn listeners_of(&self, channel: &str) -> u64 {
-        self.listeners.iter().filter(|listener| listener.channels.contains(channel)).count() as u64
-    }
-
-    /// Returns how many listen now.
-    pub(super) fn subscribe(&mut self, id: u64, channel: Arc<str>) -> u64 {
-        self.listener(id).channels.insert(Arc::clone(&channel));
-        self.listeners_of(&channel)
+    pub(super) fn subscribe(&mut self, id: u64, channel: Arc<str>) {
+        self.listener(id).channels.insert(channel);
     }
 
     pub(super) fn unsubscribe(&mut self, id: u64, channel: &str) {
@@ -497,7 +476,7 @@ struct Verb {
 }
 
 #[rustfmt::skip]
-const VERBS: [Verb; 15] = {
+const VERBS: [Verb; 14] = {
     const ANY: usize = usize::MAX;
     [
         Verb { name: "GET", args_min: 1, args_max: 1, writes: false, grows: false, run: Keyspace::get },
@@ -506,7 +485,6 @@ const VERBS: [Verb; 15] = {
         Verb { name: "TIME", args_min: 0, args_max: 0, writes: false, grows: false, run: Keyspace::time },
         Verb { name: "MGET", args_min: 1, args_max: ANY, writes: false, grows: false, run: Keyspace::mget },
         Verb { name: "PUBLISH", args_min: 2, args_max: 2, writes: false, grows: false, run: Keyspace::publish },
-        Verb { name: "PUBSUB", args_min: 1, args_max: ANY, writes: false, grows: false, run: Keyspace::pubsub },
         Verb { name: "DEL", args_min: 1, args_max: ANY, writes: true, grows: false, run: Keyspace::del },
         Verb { name: "PTTL", args_min: 1, args_max: 1, writes: false, grows: false, run: Keyspace::pttl },
         Verb { name: "PEXPIRE", args_min: 2, args_max: 2, writes: true, grows: false, run: Keyspace::pexpire },

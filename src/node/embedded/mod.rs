@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use self::keyspace::{Hint, Keyspace, Reply};
 use self::lua::Engine;
 use super::scripts::reply_of_one;
-use super::{BoxFuture, Call, Command, HintSink, Identity, Listeners, Marker, Node, NodeError, Value};
+use super::{BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, Value};
 use crate::clock::Clock;
 
 /// A connection to a node inside this process.
@@ -122,8 +122,8 @@ impl EmbeddedNode {
 
 /// Delivers what a script published. No lock is held: a sink may call the node.
 fn deliver(hints: Vec<Hint>) {
-    for (sink, channel, tag) in hints {
-        sink.hint(&channel, tag);
+    for (sink, channel) in hints {
+        sink.hint(&channel);
     }
 }
 
@@ -233,9 +233,9 @@ impl Node for EmbeddedNode {
         Box::pin(ready(Ok(machine.identity.clone())))
     }
 
-    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>> {
-        let listeners = self.at_now(|keyspace| keyspace.subscribe(self.id, channel));
-        Box::pin(ready(Ok(Some(listeners))))
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
+        self.at_now(|keyspace| keyspace.subscribe(self.id, channel));
+        Box::pin(ready(Ok(())))
     }
 
     fn unsubscribe(&self, channel: &str) {

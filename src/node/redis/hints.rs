@@ -26,13 +26,12 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::target::{Backoff, ConnectError, Target};
-use crate::node::calls::Tag;
-use crate::node::{HintSink, Listeners, NodeError};
+use crate::node::{HintSink, NodeError};
 
 /// Channels in one `SUBSCRIBE`.
 const BATCH_MAX: usize = 512;
 
-type Confirmation = oneshot::Sender<Result<Listeners, NodeError>>;
+type Confirmation = oneshot::Sender<Result<(), NodeError>>;
 
 pub(super) struct Hints {
     shared: Arc<Shared>,
@@ -43,8 +42,6 @@ struct Shared {
     state: Mutex<State>,
     changed: Notify,
     connected: AtomicBool,
-    /// The node let us subscribe, the last time, on this connection.
-    hears: AtomicBool,
     sink: OnceLock<Arc<dyn HintSink>>,
 }
 
@@ -60,9 +57,9 @@ struct State {
 #[derive(Default)]
 struct Channel {
     wanted: bool,
-    /// As the node has it, and how many listened then. Taken back *before* `UNSUBSCRIBE` is sent: whoever
-    /// subscribes meanwhile must not take the old confirmation for its own.
-    confirmed: Option<Listeners>,
+    /// As the node has it. Taken back *before* `UNSUBSCRIBE` is sent: whoever subscribes meanwhile must not
+    /// take the old confirmation for its own.
+    confirmed: bool,
     /// The node let nobody subscribe, and is asked again with every ping.
     refused: bool,
     waiting: Vec<Confirmation>,
@@ -89,7 +86,7 @@ impl Shared {
         let mut state = self.state.lock();
         let mut waiting = Vec::new();
         for channel in state.channels.values_mut() {
-            channel.confirmed = None;
+            channel.confirmed = false;
             waiting.append(&mut channel.waiting);
         }
         drop(state);
@@ -116,7 +113,6 @@ impl Hints {
             state: Mutex::default(),
             changed: Notify::new(),
             connected: AtomicBool::new(false),
-            hears: AtomicBool::new(false),
             sink: OnceLock::new(),
         });
         let work = Work { address, target, ping_every, idle, shared: shared.clone(), told: None };
@@ -131,14 +127,14 @@ impl Hints {
 
     /// Wants `channel` from now on, also where the answer is an error: then it is subscribed
     /// as soon as the node is back, and [`HintSink::missed`] tells.
-    pub(super) fn subscribe(&self, channel: Arc<str>) -> oneshot::Receiver<Result<Listeners, NodeError>> {
+    pub(super) fn subscribe(&self, channel: Arc<str>) -> oneshot::Receiver<Result<(), NodeError>> {
         let (confirmation, confirmed) = oneshot::channel();
         let mut state = self.shared.state.lock();
         let down = state.down.clone();
         let entry = state.channels.entry(channel.clone()).or_default();
         entry.wanted = true;
-        if let Some(listeners) = entry.confirmed {
-            let _ = confirmation.send(Ok(listeners));
+        if entry.confirmed {
+            let _ = confirmation.send(Ok(()));
             return confirmed;
         }
         match down {
@@ -165,10 +161,6 @@ impl Hints {
 
     pub(super) fn is_connected(&self) -> bool {
         self.shared.connected.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn hears(&self) -> bool {
-        self.shared.hears.load(Ordering::Relaxed)
     }
 }
 
@@ -222,7 +214,6 @@ impl Work {
             let since = Instant::now();
             let end = self.serve(connection, &mut missed).await;
             self.shared.connected.store(false, Ordering::Relaxed);
-            self.shared.hears.store(false, Ordering::Relaxed);
             match end {
                 End::Idle => {
                     self.shared.unconfirm_all(&NodeError::Dropped);
@@ -320,17 +311,10 @@ impl Work {
             }
             for batch in subscribe.chunks(BATCH_MAX) {
                 let names: Vec<&str> = batch.iter().map(|name| &**name).collect();
-                let mut behind = connection.clone();
-                let count = redis::cmd("PUBSUB").arg("NUMSUB").arg(&names[..]).to_owned();
-                // In this order, and in one write.
-                let (subscribed, counts) = tokio::join!(connection.subscribe(&names[..]), async {
-                    count.query_async::<HashMap<String, u64>>(&mut behind).await
-                });
-                let outcome = match subscribed {
+                let outcome = match connection.subscribe(&names[..]).await {
                     Ok(()) => {
                         self.told = None;
-                        // Whoever may not ask knows nothing of others.
-                        Ok(counts.unwrap_or_default())
+                        Ok(())
                     }
                     Err(error) if is_refusal(&error) => {
                         // Not its text, in which a channel may be named.
@@ -340,7 +324,6 @@ impl Work {
                     }
                     Err(error) => return Err(error),
                 };
-                self.shared.hears.store(outcome.is_ok(), Ordering::Relaxed);
                 *missed |= self.settle(batch, &outcome);
             }
             for batch in unsubscribe.chunks(BATCH_MAX) {
@@ -360,15 +343,15 @@ impl Work {
         for name in std::mem::take(&mut state.changed) {
             let Some(channel) = state.channels.get_mut(&name) else { continue };
             match (channel.wanted, channel.confirmed) {
-                (true, None) => subscribe.push(name),
-                (true, Some(listeners)) => {
+                (true, false) => subscribe.push(name),
+                (true, true) => {
                     for confirmation in channel.waiting.drain(..) {
-                        let _ = confirmation.send(Ok(listeners));
+                        let _ = confirmation.send(Ok(()));
                     }
                 }
                 (false, confirmed) => {
                     state.channels.remove(&name);
-                    if confirmed.is_some() {
+                    if confirmed {
                         unsubscribe.push(name);
                     }
                 }
@@ -378,15 +361,14 @@ impl Work {
     }
 
     /// Says whether any of these had been refused before.
-    fn settle(&self, batch: &[Arc<str>], outcome: &Result<HashMap<String, u64>, NodeError>) -> bool {
+    fn settle(&self, batch: &[Arc<str>], outcome: &Result<(), NodeError>) -> bool {
         let (mut state, mut late) = (self.shared.state.lock(), false);
         for name in batch {
             let Some(channel) = state.channels.get_mut(name) else { continue };
-            let outcome = outcome.as_ref().map(|listeners| listeners.get(&**name).copied());
-            channel.confirmed = outcome.ok();
+            channel.confirmed = outcome.is_ok();
             late |= std::mem::replace(&mut channel.refused, outcome.is_err()) && outcome.is_ok();
             for confirmation in channel.waiting.drain(..) {
-                let _ = confirmation.send(outcome.map_err(Clone::clone));
+                let _ = confirmation.send(outcome.clone());
             }
         }
         late
@@ -419,11 +401,11 @@ fn push_to(
     move |push| {
         match push.kind {
             PushKind::Message => {
-                if let [redis::Value::BulkString(channel), redis::Value::BulkString(tag)] = &*push.data
-                    && let (Ok(channel), Ok(tag)) = (std::str::from_utf8(channel), std::str::from_utf8(tag))
+                if let [redis::Value::BulkString(channel), ..] = &*push.data
+                    && let Ok(channel) = std::str::from_utf8(channel)
                     && let Some(sink) = shared.sink.get()
                 {
-                    sink.hint(channel, Tag::parse(tag));
+                    sink.hint(channel);
                 }
             }
             PushKind::Disconnection => gone.notify_one(),

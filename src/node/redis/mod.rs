@@ -28,7 +28,7 @@ use self::hints::Hints;
 use self::pipe::{Pipe, RUNS_MAX};
 use self::queue::{Job, Queue};
 use self::target::{Backoff, Target};
-use super::{BoxFuture, Call, HintSink, Identity, Listeners, Node, NodeError};
+use super::{BoxFuture, Call, HintSink, Identity, Node, NodeError};
 
 /// How to treat a node. Every duration is a limit that the caller chose; none is left to a library.
 #[derive(Clone)]
@@ -161,7 +161,7 @@ impl Node for RedisNode {
     /// Resolves once the node has confirmed. An error means that there will be no hints for
     /// now; the channel stays wanted until [`Node::unsubscribe`], is subscribed as soon as the
     /// node is back, and [`HintSink::missed`] is called then.
-    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<Listeners, NodeError>> {
+    fn subscribe(&self, channel: Arc<str>) -> BoxFuture<Result<(), NodeError>> {
         let confirmed = self.hints.subscribe(channel);
         Box::pin(async move { confirmed.await.unwrap_or(Err(NodeError::Dropped)) })
     }
@@ -176,10 +176,6 @@ impl Node for RedisNode {
 
     fn address(&self) -> &str {
         &self.address
-    }
-
-    fn hears(&self) -> bool {
-        self.hints.hears()
     }
 
     fn connections(&self) -> (usize, usize) {

@@ -37,12 +37,6 @@ stored = #KEYS <= 1000 and call('MGET', unpack(KEYS)) or {}
 local written, UNREAD = {}, true
 -- The replies, without those that are 1, and how many there are with them.
 local replies, count = {now}, 1
--- Of what was released: channel, text and number of the reply, one after the other.
-local changed, changes = {}, 0
--- Whether any server listens to anything here, once that was asked: mostly none does, and to ask
--- costs less than to tell. An error is none of a release: they are hints.
-local heard
-
 -- Whether this node may vote, and whether it has any tombstone: if not, no acquire looks for its own.
 local marked, tombstones
 -- Where the next call begins.
@@ -96,16 +90,9 @@ while a <= words do
         done = redis.pcall('SET', key, after, 'KEEPTTL').ok
       end
       -- Nodes that were never asked for it may have got a copy.
-      if done and byte(record, 43) % 32 ~= 1 then replies[count + 1] = {1, 0, 1} end
-      if done and heard ~= false then
-        if heard == nil and byte(text, 34) ~= 50 then
-          heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0
-        end
-        if heard ~= false then
-          changed[changes + 1], changed[changes + 2], changed[changes + 3] = key, text, count + 1
-          changes = changes + 3
-        end
-      end
+      if done and byte(record, 43) % 32 ~= 1 then replies[count + 1] = {1, 1} end
+      -- An error is none of a release: it is a hint.
+      if done then redis.pcall('PUBLISH', key, '') end
     end
   end
   if done then

@@ -25,23 +25,6 @@
   end
 end
 
--- What is left to ask for those that answer() released.
-if changes > 3 and heard == nil then
-  heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[4] .. 'waiting')[2] ~= 0
-end
-if heard ~= false then
-  for i = 1, changes, 3 do
-    local channel, text, at = changed[i], changed[i + 1], changed[i + 2]
-    local listen = byte(text, 34) == 50 and redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 2
-    if listen > 1 then listen = redis.pcall('PUBLISH', channel, sub(text, 35)) end
-    if type(listen) == 'number' and listen > 1 then
-      local reply = replies[at] or {1}
-      if reply ~= 0 then
-        reply[2], replies[at] = listen, reply
-      end
-    end
-  end
-end
 if next(replies, 1) then
   for i = 2, count do replies[i] = replies[i] or 1 end
 end

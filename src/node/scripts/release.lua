@@ -3,16 +3,14 @@
 -- Needs no marker, since forgetting is always safe. Part of answer().
 --
 -- KEYS  key × n, or the index of a semaphore
--- text  R   2 lease id   34 '1' = tell those who wait, '2' = where more than one does; a lost round
---       is undone silently, or its own undo would wake the contender that lost it, and leaves no fence
---       where it found nothing   35 what to tell
+-- text  R   2 lease id   34 '1' = tell those who wait; a lost round is undone silently, or its own undo
+--       would wake the contender that lost it, and leaves no fence where it found nothing
 --       The lease id alone is short for R, the lease id and '1'
 -- ARGV  where it takes more:  1 for the undo of a grant with a request id: the claim it was
 --         made under, 0 = by the request itself; or '-'. Whoever else has a claim keeps the lease
 --         (§1.9), and it goes with the last; under a claim that nobody has, whoever holds it keeps it
 --       2 '1' = KEYS is an index, under which the lease's slots are looked up
--- Reply 1 it was held, or a part of it; {1, n} the same, and n > 1 listen; {1, n, 1} and it was not as it
---       was acquired; 0 it was not (any more); {0, 1} it is, and stays, as others have claims
+-- Reply 1 it was held, or a part of it; {1, 1} and it was not as it was acquired; 0 it was not (any more); {0, 1} it is, and stays, as others have claims
 
 if op == 82 then
   local mine, tell, claim = sub(text, 2, 33), byte(text, 34) ~= 48, m > 0 and ARGV[a] or '-'
@@ -82,7 +80,7 @@ if op == 82 then
           written[keys[i]] = false
         end
         if not index then
-          if tell then note(keys[i], text) end
+          if tell then redis.pcall('PUBLISH', keys[i], '') end
         else
           local request = string.match(request_of(record), '^[^+]+')
           if request ~= '-' then
@@ -93,7 +91,7 @@ if op == 82 then
       end
     end
   end
-  if index and found > 0 and tell then note(index, text) end
+  if index and found > 0 and tell then redis.pcall('PUBLISH', index, '') end
   -- Something is missing: a lease that has expired and gone, or one that is still on its way.
   local all = last - first + 1
   if found == 0 or found < all then
@@ -101,7 +99,7 @@ if op == 82 then
     tombstones = ARGV[4] .. 'undone'
     if call('PTTL', tombstones) < TOMBSTONE then store(tombstones, '', TOMBSTONE) end
   end
-  if held > 0 and not fresh then return {1, 0, 1} end
+  if held > 0 and not fresh then return {1, 1} end
   return held > 0 and 1 or 0
 end
 

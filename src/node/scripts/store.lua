@@ -75,11 +75,6 @@ local function free(key, record)
   end
 end
 
-local function note(channel, text)
-  changed[changes + 1], changed[changes + 2], changed[changes + 3] = channel, text, count
-  changes = changes + 3
-end
-
 -- Answers one call: the first of its n keys is KEYS[k], the first of its m arguments ARGV[a]. One
 -- function of three parts, each in a file of its own and each with a `return`.
 answer = function(op, text, k, n, a, m)
