@@ -1,0 +1,3 @@
+module example.com/quorate/clients/go
+
+go 1.25

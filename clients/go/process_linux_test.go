@@ -1,0 +1,7 @@
+package quorate
+
+import "syscall"
+
+func endsWithItsParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package quorate
+
+import "syscall"
+
+func endsWithItsParent() *syscall.SysProcAttr { return nil }

@@ -1,0 +1,227 @@
+package quorate
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"example.com/quorate/clients/go/api"
+)
+
+type result struct {
+	lease *Lease
+	err   error
+}
+
+// lockLater acquires in a goroutine of its own.
+func lockLater(client *Client, name string, options ...Option) chan result {
+	answer := make(chan result, 1)
+	go func() {
+		lease, err := client.Lock(context.Background(), name, options...)
+		answer <- result{lease, err}
+	}()
+	return answer
+}
+
+func leaseOf(t testing.TB, answer chan result) *Lease {
+	t.Helper()
+	got := <-answer
+	must(t, got.err)
+	return got.lease
+}
+
+func TestS10_AWaitInPiecesKeepsItsPlace(t *testing.T) {
+	needsField(t, "place in the queue that outlives its request", "Release", "request_id")
+	t.Parallel()
+	name, proxy := newName(), newFault(t, urls(t)[0])
+	holder, first, second := newClient(t, proxy.URL), newClient(t, proxy.URL), newClient(t, proxy.URL)
+	first.piece.Store(int64(300 * time.Millisecond))
+	second.piece.Store(int64(300 * time.Millisecond))
+	held := mustLock(t, holder, name)
+	one := lockLater(first, name, Wait(20*time.Second))
+	until(t, "the first waits", func() bool { return observer(proxy.URL).waiters(t, name) >= 1 })
+	two := lockLater(second, name, Wait(20*time.Second))
+	until(t, "several pieces are over", func() bool {
+		count, _ := proxy.requests("/v1/locks/" + name + "/acquire")
+		return count >= 9
+	})
+	must(t, held.Release())
+	lease := leaseOf(t, one)
+	if len(two) > 0 {
+		t.Fatal("the second came first")
+	}
+	must(t, lease.Release())
+	must(t, leaseOf(t, two).Release())
+	if len(proxy.requestIDs) != 3 {
+		t.Fatal(proxy.requestIDs)
+	}
+}
+
+func TestS10_AServerThatTakesNoLongWaitsGetsShorterOnes(t *testing.T) {
+	t.Parallel()
+	server, name := ownDeployment(t).serve(t, "--max-wait", "1s"), newName()
+	client := newClient(t, server.url)
+	held := mustLock(t, client, name)
+	waiting := lockLater(client, name, Wait(20*time.Second))
+	until(t, "it waits", func() bool { return observer(server.url).waiters(t, name) == 1 })
+	must(t, held.Release())
+	must(t, leaseOf(t, waiting).Release())
+}
+
+func TestS11_AWaiterGoesOnAtTheNextServer(t *testing.T) {
+	t.Parallel()
+	d, name := ownDeployment(t), newName()
+	a, b := d.serve(t), d.serve(t)
+	held := mustLock(t, newClient(t, b.url), name)
+	waiting := lockLater(newClient(t, a.url, b.url), name, Wait(20*time.Second))
+	until(t, "it waits at A", func() bool { return observer(a.url).waiters(t, name) == 1 })
+	a.kill()
+	until(t, "it waits at B", func() bool { return observer(b.url).waiters(t, name) == 1 })
+	must(t, held.Release())
+	must(t, leaseOf(t, waiting).Release())
+}
+
+func TestS12_AnAnswerThatIsCutOffCostsNoLease(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []time.Duration{0, 5 * time.Second} {
+		name, proxy := newName(), newFault(t, urls(t)[0])
+		var mu sync.Mutex
+		var tokens []int64
+		proxy.cut = func(path string, answer map[string]any) bool {
+			token, ok := answer["fencing_token"].(float64)
+			if !ok {
+				return false
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			tokens = append(tokens, int64(token))
+			return len(tokens) == 1
+		}
+		lease := mustLock(t, newClient(t, proxy.URL, urls(t)[1]), name, Wait(wait))
+		if lease.FencingToken() != tokens[0] {
+			t.Fatal(lease.FencingToken(), tokens)
+		}
+		must(t, lease.Release())
+		if observer(urls(t)[0]).held(t, name) {
+			t.Fatal("something was left behind")
+		}
+	}
+}
+
+func TestS13_AServerThatDrainsCostsNothing(t *testing.T) {
+	t.Parallel()
+	d, name := ownDeployment(t), newName()
+	a, b := d.serve(t), d.serve(t)
+	client := newClient(t, a.url, b.url)
+	lease := mustLock(t, client, name, TTL(1500*time.Millisecond))
+	var workers sync.WaitGroup
+	for range 3 {
+		workers.Go(func() {
+			err := client.WithLock(context.Background(), name, func(context.Context, *Lease) error { return nil },
+				TTL(2*time.Second), Wait(20*time.Second))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	until(t, "three wait at A", func() bool { return observer(a.url).waiters(t, name) == 3 })
+	a.signal(syscall.SIGTERM)
+	until(t, "three wait at B", func() bool { return observer(b.url).waiters(t, name) == 3 })
+	lasts(t, lease, 3*time.Second) // two of its ttls
+	must(t, lease.Release())
+	workers.Wait()
+}
+
+func TestS14_RetryAfterIsHeededWithinTheWait(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []api.Problem{
+		{Status: 503, Code: "quorum_unavailable"}, {Status: 429, Code: "too_many_waiters"}, {Status: 503, Code: "overloaded"},
+	} {
+		const after = 400 * time.Millisecond
+		milliseconds := after.Milliseconds()
+		refusal.RetryAfterMs = &milliseconds
+		var mu sync.Mutex
+		var asked []time.Duration
+		name, proxy := newName(), newFault(t, urls(t)[0])
+		proxy.before = func(path string) *api.Problem {
+			mu.Lock()
+			defer mu.Unlock()
+			if path != "/v1/locks/"+name+"/acquire" {
+				return nil
+			}
+			asked = append(asked, now())
+			if len(asked) < 3 {
+				return &refusal
+			}
+			return nil
+		}
+		client := newClient(t, proxy.URL)
+		lease := mustLock(t, client, name, Wait(10*time.Second))
+		if len(asked) != 3 || asked[1]-asked[0] < after || asked[2]-asked[1] < after {
+			t.Fatal(refusal.Code, asked)
+		}
+		must(t, lease.Release())
+		asked = nil
+		begun := now()
+		_, err := client.Lock(context.Background(), name, Wait(300*time.Millisecond))
+		refused := as[*UnavailableError](t, err)
+		if given, _ := refused.RetryAfter(); refused.Code != refusal.Code || given != after || len(asked) != 1 {
+			t.Fatal(refused, asked)
+		}
+		if took := now() - begun; took > 1300*time.Millisecond {
+			t.Fatal(took)
+		}
+	}
+}
+
+func TestS15_ASilentServerCostsNoMoreThanTheWait(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer silent.Close()
+	begun := now()
+	_, err = newClient(t, "http://"+silent.Addr().String()).Lock(context.Background(), newName(), Wait(time.Second))
+	as[*UnavailableError](t, err)
+	if took := now() - begun; took > 3*time.Second {
+		t.Fatal(took)
+	}
+}
+
+func TestAWaitEndsWithItsContextAndSaysWhoHeldIt(t *testing.T) {
+	t.Parallel()
+	client, name := newClient(t, urls(t)...), newName()
+	client.piece.Store(int64(200 * time.Millisecond))
+	lease := mustLock(t, newClientOf(t, Config{Servers: urls(t), Owner: "the other"}), name)
+	ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
+	defer cancel()
+	_, err := client.Lock(ctx, name)
+	if !errors.Is(err, context.DeadlineExceeded) || as[*HeldError](t, err).Holder().Owner != "the other" {
+		t.Fatal(err)
+	}
+	must(t, lease.Release())
+}
+
+func TestS63_ManyGoroutinesShareAClient(t *testing.T) {
+	t.Parallel()
+	client, name := newClient(t, urls(t)...), newName()
+	inside := make([]int, 7)
+	var workers sync.WaitGroup
+	for worker := range 50 {
+		workers.Go(func() {
+			for range 5 {
+				err := client.WithLock(context.Background(), name+string(rune('a'+worker%7)), func(context.Context, *Lease) error {
+					inside[worker%7]++ // The race detector sees to it that the lock orders these.
+					return nil
+				}, Wait(30*time.Second))
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+}
