@@ -128,7 +128,7 @@ def check_dockerfile():
     check(re.search(r"^HEALTHCHECK[\s\S]*?CMD \[.*\"healthcheck\", \"--live\"\]$", final, re.M), "the image has no health check")
     check('ENTRYPOINT ["' in final and 'CMD ["' in final, "the image starts through a shell")
     check("--mount=type=cache" in text and "--locked" in text, "the build caches nothing or is not locked")
-    check("COPY --from=build" in final and "RUN " not in final, "the last stage does more than to copy")
+    check("COPY --from=binary" in final and "RUN " not in final, "the last stage does more than to copy")
     for variable in re.findall(r"\b(QUORATE_[A-Z_]+)=", final):
         check(variable in (ROOT / "docs" / "settings.md").read_text(), f"the image sets {variable}, which nobody knows")
     ignored = (ROOT / ".dockerignore").read_text().split()

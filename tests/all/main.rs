@@ -34,3 +34,4 @@ mod slow;
 mod tokens;
 mod traces;
 mod waiting;
+mod walk;
