@@ -13,12 +13,12 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use serde_json::Value;
 
-use self::args::{Cli, Command, HealthcheckArgs, KeysCommand, OpenapiVersion, RunArgs, ServeArgs};
+use self::args::{Cli, Command, HealthcheckArgs, KeysCommand, OpenapiVersion, RunArgs};
 use self::questions::{Question, answer, election, fence, get, lock, multilock, semaphore};
 use crate::api;
 use crate::client::run::{self, Job};
 use crate::client::{Ask, Client, Failure, Target, exit};
-use crate::config::{DEFAULT_FILE, LogFormat, Role, Settings};
+use crate::config::{Config, ConfigError, LogFormat, Role, Settings, commented_file};
 use crate::server;
 
 /// The whole program.
@@ -26,14 +26,18 @@ pub fn main() -> ExitCode {
     // Several crates bring rustls along; which cryptography it uses is said once, here. It
     // fails only when it has been said before.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let cli = match <Cli as clap::FromArgMatches>::from_arg_matches(&match command().try_get_matches() {
-        Ok(matches) => matches,
-        Err(answer) => return usage(&answer),
-    }) {
-        Ok(cli) => cli,
-        Err(answer) => return usage(&answer),
-    };
-    dispatch(cli.command)
+    let read = command().try_get_matches();
+    let read =
+        read.and_then(|matches| Ok((<Cli as clap::FromArgMatches>::from_arg_matches(&matches)?, matches)));
+    match read {
+        Ok((cli, matches)) => dispatch(cli.command, matches.subcommand().map(|(_, matches)| matches)),
+        // Help and version are answers, everything else is wrong usage.
+        Err(answer) => {
+            // A closed stdout or stderr is not worth a word.
+            let _ = answer.print();
+            if answer.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS }
+        }
+    }
 }
 
 /// The command line with the environment variables of the settings in the help, which clap
@@ -62,9 +66,22 @@ fn command() -> clap::Command {
     ["dev", "serve", "init"]
         .into_iter()
         .fold(Cli::command(), |cli, name| cli.mut_subcommand(name, with_variables))
-        .mut_subcommand("init", |command| without(command, &is_not_of_init))
-        .mut_subcommand("dev", |command| without(command, &is_of_nodes))
+        // A banner, or a report, says all that there is to say until something is wrong. And to mark nodes
+        // grants nothing: the servers note what they may grant before they do.
+        .mut_subcommand("init", |command| {
+            without(command, &is_not_of_init).mut_args(|arg| match arg.get_id().as_str() {
+                "max_ttl" => arg.default_value(SHORTEST_TTL),
+                "log_level" => arg.default_value("error"),
+                _ => arg,
+            })
+        })
+        .mut_subcommand("dev", |command| {
+            without(command, &is_of_nodes).mut_arg("log_level", |arg| arg.default_value("error"))
+        })
 }
+
+/// The lower bound of `--max-ttl`.
+const SHORTEST_TTL: &str = "100ms";
 
 /// Settings that name nodes.
 const OF_NODES: [&str; 4] = ["redis", "redis_file", "redis_password_file", "redis_ca"];
@@ -73,22 +90,23 @@ const OF_NODES: [&str; 4] = ["redis", "redis_file", "redis_password_file", "redi
 const OF_INIT: [&str; 7] =
     ["node_timeout", "connect_timeout", "key_prefix", "max_ttl", "clock_bound", "log_format", "log_level"];
 
-/// Help and version are answers, everything else is wrong usage.
-fn usage(answer: &clap::Error) -> ExitCode {
-    // A closed stdout or stderr is not worth a word.
-    let _ = answer.print();
-    if answer.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS }
-}
-
-fn dispatch(command: Command) -> ExitCode {
+fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> ExitCode {
+    // Flags that are given come before the environment, defaults after it.
+    let is_given = |flag: &str| {
+        let source = matches.and_then(|matches| matches.value_source(flag));
+        source == Some(clap::parser::ValueSource::CommandLine)
+    };
     match command {
         // In the environment they may be meant for another command.
         Command::Dev(args) if args.common.settings.names_nodes() => {
             wrong(exit::USAGE, "dev has nodes of its own; with Redis nodes: quorate serve")
         }
-        Command::Dev(args) => serve(&args.common, Role::Dev { nodes: args.nodes }),
-        Command::Serve(args) => serve(&args, Role::Serve),
-        Command::Init(args) => initialize(&args),
+        Command::Dev(args) => {
+            let role = Role::Dev { nodes: args.nodes };
+            serve(args.common.config(is_given, role), role)
+        }
+        Command::Serve(args) => serve(args.config(is_given, Role::Serve), Role::Serve),
+        Command::Init(args) => initialize(args.config(is_given, Role::Init)),
         Command::Run(args) => run_command(args),
         Command::Lock(command) => ask(lock(command)),
         Command::Multilock(command) => ask(multilock(command)),
@@ -98,7 +116,7 @@ fn dispatch(command: Command) -> ExitCode {
         Command::Nodes { server } => ask(Ok(get(server, "v1/nodes"))),
         Command::Healthcheck(args) => healthcheck(&args),
         Command::Keys(KeysCommand::New { name, scope, prefix }) => new_key(&name, &scope, &prefix),
-        Command::Config => print(DEFAULT_FILE),
+        Command::Config => print(&commented_file()),
         Command::Openapi { version: OpenapiVersion::V31 } => print(&api::openapi_json()),
         Command::Openapi { version: OpenapiVersion::V30 } => print(&api::openapi_3_0_json()),
         Command::Completions { shell } => {
@@ -110,8 +128,8 @@ fn dispatch(command: Command) -> ExitCode {
     }
 }
 
-fn serve(args: &ServeArgs, role: Role) -> ExitCode {
-    let config = match args.config(role) {
+fn serve(config: Result<Config, ConfigError>, role: Role) -> ExitCode {
+    let config = match config {
         Ok(config) => config,
         Err(cause) => return wrong(exit::USAGE, cause),
     };
@@ -137,8 +155,8 @@ fn serve(args: &ServeArgs, role: Role) -> ExitCode {
     }
 }
 
-fn initialize(args: &ServeArgs) -> ExitCode {
-    let config = match args.config(Role::Init) {
+fn initialize(config: Result<Config, ConfigError>) -> ExitCode {
+    let config = match config {
         Ok(config) => config,
         Err(cause) => return wrong(exit::USAGE, cause),
     };
@@ -396,15 +414,30 @@ mod tests {
     #[test]
     fn flags_that_are_switches_may_be_given_a_value() {
         for (words, value) in [
-            (&["serve", "--insecure-no-auth"][..], Some(true)),
-            (&["serve", "--insecure-no-auth=false"], Some(false)),
-            (&["serve", "--insecure-no-auth=1"], Some(true)),
-            (&["serve", "--insecure-no-auth=No"], Some(false)),
-            (&["serve"], None),
+            (&["serve", "--insecure-no-auth"][..], true),
+            (&["serve", "--insecure-no-auth=false"], false),
+            (&["serve", "--insecure-no-auth=1"], true),
+            (&["serve", "--insecure-no-auth=No"], false),
+            (&["serve"], false),
         ] {
             let Command::Serve(args) = parse(words).unwrap().command else { panic!("{words:?}") };
-            assert_eq!(args.settings.insecure_no_auth.map(|switch| switch.0), value);
+            assert_eq!(args.settings.insecure_no_auth.0, value);
         }
+    }
+
+    #[test]
+    fn to_mark_nodes_says_nothing_of_how_long_leases_live_unless_told() {
+        let max_ttl = |words: &[&str]| {
+            let matches = command().try_get_matches_from([&["quorate"], words].concat()).unwrap();
+            match <Cli as clap::FromArgMatches>::from_arg_matches(&matches).unwrap().command {
+                Command::Init(args) | Command::Serve(args) => args.settings.max_ttl.to_string(),
+                _ => panic!("{words:?}"),
+            }
+        };
+        assert_eq!(max_ttl(&["init"]), "100ms");
+        assert_eq!(max_ttl(&["serve"]), "5m");
+        assert_eq!(max_ttl(&["init", "--max-ttl", "7s"]), "7s");
+        assert_eq!(SHORTEST_TTL.parse(), Ok(crate::config::Span(crate::config::TTL_MIN)));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! One [`Config`], where it comes from, and what every setting means.
 //!
 //! A setting comes from a flag, from the environment (`QUORATE_…`) or from a TOML
-//! file, the first of these that names it; else it has the default that stands here
-//! and in `quorate.toml`, the commented file that `quorate config` prints. All three
+//! file, the first of these that names it; else it has its default. All three
 //! sources go through the same parser, so `"3s"` means the same everywhere.
 //!
-//! [`Settings`] is what was said, every field optional; [`Config`] is what holds,
-//! checked. Nothing after [`Config::new`] has to ask whether a value makes sense.
+//! [`Settings`] states each name, help text and default once, for clap, for figment and for
+//! the file that `quorate config` prints. [`Config`] holds the checked values: nothing after
+//! [`Config::new`] has to ask whether one makes sense.
 
+mod file;
 mod settings;
 mod values;
 
@@ -15,12 +16,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use self::file::commented_file;
 pub use self::settings::Settings;
 pub use self::values::{Listen, LogFormat, RedisUrl, Secret, Span, Switch};
 use crate::domain::{Name, TTL_MS_MAX};
-
-/// The commented file with every setting and its default.
-pub const DEFAULT_FILE: &str = include_str!("quorate.toml");
 
 /// What the environment variables of all settings begin with.
 pub const ENV_PREFIX: &str = "QUORATE_";
@@ -33,10 +32,6 @@ pub const TTL_MIN: Duration = Duration::from_millis(100);
 
 /// What `--max-ttl` may be at most.
 const TTL_MAX_MAX: Duration = Duration::from_millis(TTL_MS_MAX);
-
-/// Where a server listens unless told otherwise: nobody else's business before there are keys.
-pub const DEFAULT_LISTEN: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 
 /// What the process is for, as far as checking the settings is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,8 +149,6 @@ impl Config {
     /// # Errors
     /// Names every value that cannot be, not just the first.
     pub fn new(settings: Settings, role: Role) -> Result<Self, ConfigError> {
-        let span =
-            |set: Option<Span>, default_ms| set.map_or(Duration::from_millis(default_ms), |span| span.0);
         let (redis, embedded_nodes) = match role {
             Role::Dev { nodes } => (Vec::new(), nodes),
             Role::Serve | Role::Init => (nodes_of(&settings)?, 0),
@@ -181,46 +174,39 @@ impl Config {
                 None
             }
         });
-        // The banner, or the report of `init`, says all that there is to say until something is
-        // wrong.
-        let default_log_level = if role == Role::Serve { "info" } else { "error" };
         let config = Self {
-            listen: settings.listen.map_or(DEFAULT_LISTEN, |listen| listen.0),
+            listen: settings.listen.0,
             redis,
             embedded_nodes,
             redis_ca: settings.redis_ca,
-            node_timeout: span(settings.node_timeout, 500),
-            connect_timeout: span(settings.connect_timeout, 1_000),
-            key_prefix: settings.key_prefix.unwrap_or_else(|| "quorate".to_owned()),
-            // To mark nodes grants nothing: the servers note what they may grant before they do.
-            max_ttl: span(
-                settings.max_ttl,
-                if role == Role::Init { TTL_MIN.as_millis() as u64 } else { 300_000 },
-            ),
-            max_wait: span(settings.max_wait, 60_000),
-            fence_retention: span(settings.fence_retention, 600_000),
-            clock_bound: span(settings.clock_bound, 60_000),
+            node_timeout: settings.node_timeout.0,
+            connect_timeout: settings.connect_timeout.0,
+            key_prefix: settings.key_prefix,
+            max_ttl: settings.max_ttl.0,
+            max_wait: settings.max_wait.0,
+            fence_retention: settings.fence_retention.0,
+            clock_bound: settings.clock_bound.0,
             api_keys: settings.api_keys,
             tls,
-            waiters_max: settings.max_waiters.unwrap_or(20_000),
-            waiters_per_name_max: settings.max_waiters_per_name.unwrap_or(10_000),
-            streams_max: settings.max_streams.unwrap_or(20_000),
-            connections_max: settings.max_connections.unwrap_or(30_000),
-            in_flight_max: settings.max_in_flight.unwrap_or(50_000),
-            header_bytes_max: settings.max_header_bytes.unwrap_or(16_384),
-            body_bytes_max: settings.max_body_bytes.unwrap_or(65_536),
-            header_timeout: span(settings.header_timeout, 10_000),
-            body_timeout: span(settings.body_timeout, 10_000),
-            idle_timeout: span(settings.idle_timeout, 75_000),
+            waiters_max: settings.max_waiters,
+            waiters_per_name_max: settings.max_waiters_per_name,
+            streams_max: settings.max_streams,
+            connections_max: settings.max_connections,
+            in_flight_max: settings.max_in_flight,
+            header_bytes_max: settings.max_header_bytes,
+            body_bytes_max: settings.max_body_bytes,
+            header_timeout: settings.header_timeout.0,
+            body_timeout: settings.body_timeout.0,
+            idle_timeout: settings.idle_timeout.0,
             otlp_endpoint,
-            otlp_sample_ratio: settings.otlp_sample_ratio.unwrap_or(1.0),
-            shutdown_timeout: span(settings.shutdown_timeout, 25_000),
-            threads: settings.threads.unwrap_or(1),
-            log_format: settings.log_format.unwrap_or(LogFormat::Text),
-            log_level: settings.log_level.unwrap_or_else(|| default_log_level.to_owned()),
-            log_requests: settings.log_requests.is_some_and(|switch| switch.0),
+            otlp_sample_ratio: settings.otlp_sample_ratio,
+            shutdown_timeout: settings.shutdown_timeout.0,
+            threads: settings.threads,
+            log_format: settings.log_format,
+            log_level: settings.log_level,
+            log_requests: settings.log_requests.0,
         };
-        config.check(role, settings.insecure_no_auth.is_some_and(|switch| switch.0), &mut wrong);
+        config.check(role, settings.insecure_no_auth.0, &mut wrong);
         if wrong.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(wrong)) }
     }
 
@@ -302,7 +288,7 @@ impl Config {
                 }
                 for (i, url) in self.redis.iter().enumerate() {
                     if self.redis[..i].contains(url) {
-                        wrong.push(format!("redis: {url} stands there twice"));
+                        wrong.push(format!("redis: {url} is listed twice"));
                     }
                 }
             }
@@ -343,14 +329,14 @@ fn traces_url(text: &str) -> Result<url::Url, String> {
 /// in the environment, and the nodes of two deployments would become one.
 fn nodes_of(settings: &Settings) -> Result<Vec<RedisUrl>, ConfigError> {
     let mut nodes: Vec<RedisUrl> = Vec::new();
-    if settings.redis_file.is_some() && settings.redis.iter().flatten().next().is_some() {
+    if settings.redis_file.is_some() && !settings.redis.is_empty() {
         return Err(ConfigError::Value(
             "redis and redis_file: both name nodes (--redis or QUORATE_REDIS, and --redis-file or \
              QUORATE_REDIS_FILE); leave one of them out"
                 .to_owned(),
         ));
     }
-    for (i, Secret(text)) in settings.redis.iter().flatten().enumerate() {
+    for (i, Secret(text)) in settings.redis.iter().enumerate() {
         nodes.push(text.parse().map_err(|why| ConfigError::Value(format!("redis: node {}: {why}", i + 1)))?);
     }
     if let Some(path) = &settings.redis_file {
@@ -381,267 +367,4 @@ fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn environment(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-    }
-
-    fn file(text: &str) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        file
-    }
-
-    fn gather(flags: &Settings, env: &[(&str, &str)], toml: &str) -> Result<Settings, ConfigError> {
-        let file = file(toml);
-        Settings::gather(flags, environment(env), Some(file.path()))
-    }
-
-    fn serve(settings: Settings) -> Result<Config, ConfigError> {
-        Config::new(settings, Role::Serve)
-    }
-
-    fn three_nodes() -> Settings {
-        let nodes = ["redis://a:6379", "redis://b:6379", "redis://c:6379"];
-        Settings { redis: Some(nodes.map(Secret::from).to_vec()), ..Settings::default() }
-    }
-
-    #[test]
-    fn flags_come_before_the_environment_and_that_before_the_file() {
-        let flags = Settings { max_ttl: Some("1s".parse().unwrap()), ..Settings::default() };
-        let env = [("QUORATE_MAX_TTL", "2s"), ("QUORATE_MAX_WAIT", "2s")];
-        let toml = "max_ttl = \"3s\"\nmax_wait = 3000\nnode_timeout = \"300ms\"\n";
-        let settings = gather(&flags, &env, toml).unwrap();
-        let seconds = |span: Option<Span>| span.unwrap().0.as_secs_f64();
-        assert_eq!(seconds(settings.max_ttl), 1.0);
-        assert_eq!(seconds(settings.max_wait), 2.0);
-        assert_eq!(seconds(settings.node_timeout), 0.3);
-        assert_eq!(settings.body_timeout, None);
-    }
-
-    #[test]
-    fn nodes_are_a_list_in_the_file_and_commas_in_the_environment() {
-        let env = [("QUORATE_REDIS", "redis://a:1, redis://b:2,")];
-        let from_env = gather(&Settings::default(), &env, "redis = [\"redis://z\"]").unwrap();
-        let config = serve(from_env).unwrap();
-        assert_eq!(
-            config.redis.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            ["redis://a:1", "redis://b:2"]
-        );
-        let from_file = gather(&Settings::default(), &[], "redis = [\"redis://a\", \"redis://b\"]").unwrap();
-        assert_eq!(serve(from_file).unwrap().redis.len(), 2);
-    }
-
-    #[test]
-    fn words_that_look_like_numbers_are_words_in_the_environment() {
-        let env = [("QUORATE_KEY_PREFIX", "123"), ("QUORATE_LOG_REQUESTS", "true"), ("QUORATE_THREADS", "4")];
-        let settings = gather(&Settings::default(), &env, "").unwrap();
-        assert_eq!(settings.key_prefix.as_deref(), Some("123"));
-        assert_eq!(settings.log_requests, Some(Switch(true)));
-        assert_eq!(settings.threads, Some(4));
-    }
-
-    #[test]
-    fn variables_that_are_empty_or_not_ours_change_nothing() {
-        let env = [
-            ("QUORATE_API_KEYS", ""),
-            ("QUORATE_PORT", "tcp://10.0.0.1:8080"),
-            ("QUORATE_LEASE_ID", "x"),
-            ("QUORATE_listen", "x"),
-            ("LISTEN", "x"),
-        ];
-        assert_eq!(gather(&Settings::default(), &env, "").unwrap(), Settings::default());
-    }
-
-    #[test]
-    fn a_wrong_value_is_named_with_its_place() {
-        let none: &[(&str, &str)] = &[];
-        let wrong = [("QUORATE_MAX_TTL", "soon")];
-        let cases = [
-            (&wrong[..], "", ["max_ttl", "environment", "soon"]),
-            (none, "max_tll = 3", ["max_tll", "file", "no such setting"]),
-            (none, "log_format = \"xml\"", ["log_format", "file", "xml"]),
-            (none, "listen = [1]", ["listen", "file", "sequence"]),
-            (none, "redis = [7101, 7102]", ["redis", "file", "a list of URLs"]),
-        ];
-        for (env, toml, words) in cases {
-            let message = gather(&Settings::default(), env, toml).unwrap_err().to_string();
-            for word in words {
-                assert!(message.contains(word), "{message:?} lacks {word:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_missing_is_an_error() {
-        let missing = Path::new("/nonexistent/quorate.toml");
-        let error = Settings::gather(&Settings::default(), [], Some(missing)).unwrap_err();
-        assert!(error.to_string().contains("/nonexistent/quorate.toml"), "{error}");
-    }
-
-    #[test]
-    fn durations_are_read_as_documented() {
-        for (text, ms) in
-            [("3s", 3_000), ("250ms", 250), ("1500", 1_500), ("1m", 60_000), ("1m 30s", 90_000), ("0", 0)]
-        {
-            assert_eq!(text.parse::<Span>().unwrap().0, Duration::from_millis(ms), "{text}");
-        }
-        for bad in ["", "s", "3 parsecs", "-1", "1.5", "100us", "99999999999999999999s", "101years"] {
-            assert!(bad.parse::<Span>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn the_file_that_is_shipped_parses_to_the_defaults() {
-        let shipped = gather(&Settings::default(), &[], DEFAULT_FILE).unwrap();
-        let with_nodes =
-            |settings: Settings| serve(Settings { redis: three_nodes().redis, ..settings }).unwrap();
-        assert_eq!(with_nodes(shipped), with_nodes(Settings::default()));
-    }
-
-    #[test]
-    fn the_file_that_is_shipped_shows_every_setting() {
-        let all: String = DEFAULT_FILE
-            .lines()
-            .map(|line| line.strip_prefix("# ").filter(|rest| rest.contains(" = ")).unwrap_or(line))
-            .fold(String::new(), |text, line| text + line + "\n");
-        let shown: toml::Table = all.parse().unwrap();
-        let mut shown: Vec<String> = shown.keys().cloned().collect();
-        let mut names = Settings::names();
-        shown.sort();
-        names.sort();
-        assert_eq!(shown, names);
-        gather(&Settings::default(), &[], &all).unwrap();
-    }
-
-    #[test]
-    fn passwords_are_shown_by_nothing() {
-        let url = "rediss://user:s3cret@node-1:6380/2";
-        let parsed: RedisUrl = url.parse().unwrap();
-        assert_eq!(parsed.expose(), url);
-        assert_eq!(parsed.to_string(), "rediss://node-1:6380/2");
-        let socket: RedisUrl = "unix:///run/redis.sock?db=1&pass=s3cret".parse().unwrap();
-        assert_eq!(socket.to_string(), "unix:///run/redis.sock");
-        let settings = Settings { redis: Some(vec![Secret::from(url)]), ..Settings::default() };
-        let mut shown = format!("{parsed:?} {socket:?} {settings:?}");
-        shown += &format!("{:?}", serve(settings).unwrap());
-        for bad in ["http://user:s3cret@a", "redis://u:s3cret@[", "s3cret", "redis://quorate:7/s3cret@a"] {
-            let settings = Settings { redis: Some(vec![Secret::from(bad)]), ..Settings::default() };
-            shown += &serve(settings).unwrap_err().to_string();
-        }
-        assert!(!shown.contains("s3cret"), "{shown}");
-    }
-
-    #[test]
-    fn a_file_that_is_no_toml_is_named_and_not_shown() {
-        for text in ["\n\nredis = [\"redis://:s3cret@a\"", "redis = \"redis://:s3cret@a\nmax_ttl = 1"] {
-            let error = gather(&Settings::default(), &[], text).unwrap_err().to_string();
-            assert!(!error.contains("s3cret"), "{error}");
-            assert!(error.starts_with("the file /") && error.contains("line "), "{error}");
-        }
-    }
-
-    #[test]
-    fn nodes_and_their_password_may_stand_in_files() {
-        let nodes = file("# ours\nredis://a:6379\n\nredis://u:own@b:6379/1\nunix:///run/c.sock\n");
-        let password = file("p@ss wo%72d\n");
-        let settings = Settings {
-            redis_file: Some(nodes.path().to_owned()),
-            redis_password_file: Some(password.path().to_owned()),
-            ..Settings::default()
-        };
-        let config = serve(settings).unwrap();
-        let urls: Vec<&str> = config.redis.iter().map(RedisUrl::expose).collect();
-        assert_eq!(
-            urls,
-            [
-                "redis://:p%40ss%20wo%2572d@a:6379",
-                "redis://u:own@b:6379/1",
-                "unix:///run/c.sock?pass=p%40ss+wo%2572d"
-            ]
-        );
-    }
-
-    #[test]
-    fn nodes_are_named_in_one_place_or_the_server_asks_which() {
-        let nodes = file("redis://a:6379\nredis://b:6379\nredis://d:6379\n");
-        let with_file = |settings| Settings { redis_file: Some(nodes.path().to_owned()), ..settings };
-        for role in [Role::Serve, Role::Init] {
-            let error = Config::new(with_file(three_nodes()), role).unwrap_err().to_string();
-            assert!(error.contains("redis and redis_file"), "{error}");
-            assert!(!error.contains("twice"), "{error}");
-        }
-        let none = Settings { redis: Some(Vec::new()), ..Settings::default() };
-        assert_eq!(serve(with_file(none)).unwrap().redis.len(), 3);
-        assert!(Config::new(with_file(three_nodes()), Role::Dev { nodes: 3 }).is_ok());
-    }
-
-    #[test]
-    fn authorities_for_nodes_without_tls_are_refused() {
-        let with_ca = |settings| Settings { redis_ca: Some("ca.pem".into()), ..settings };
-        let error = serve(with_ca(three_nodes())).unwrap_err().to_string();
-        assert!(error.contains("redis_ca") && error.contains("rediss://"), "{error}");
-        let one = ["redis://a", "rediss://b", "unix:///c"].map(Secret::from).to_vec();
-        assert!(serve(with_ca(Settings { redis: Some(one), ..Settings::default() })).is_ok());
-        assert!(Config::new(with_ca(Settings::default()), Role::Dev { nodes: 3 }).is_ok());
-    }
-
-    #[test]
-    fn a_log_level_is_a_level_or_names_one_for_each_target() {
-        let level = |text: &str| serve(Settings { log_level: Some(text.to_owned()), ..three_nodes() });
-        for good in ["info", "WARN", "off", "info,quorate::node=debug", "warn, hyper=off", "[request]=trace"]
-        {
-            assert!(level(good).is_ok(), "{good}");
-        }
-        for bad in ["bogus!!", "verbose", "info,quorate", "inf"] {
-            assert!(level(bad).unwrap_err().to_string().contains("log_level"), "{bad}");
-        }
-    }
-
-    #[test]
-    fn to_mark_nodes_says_nothing_of_how_long_leases_live_unless_told() {
-        let max_ttl_ms = |settings, role| Config::new(settings, role).unwrap().max_ttl.as_millis();
-        assert_eq!(max_ttl_ms(three_nodes(), Role::Init), 100);
-        assert_eq!(max_ttl_ms(three_nodes(), Role::Serve), 300_000);
-        let told = Settings { max_ttl: Some("7s".parse().unwrap()), ..three_nodes() };
-        assert_eq!(max_ttl_ms(told, Role::Init), 7_000);
-    }
-
-    #[test]
-    fn every_wrong_value_is_told_at_once() {
-        let settings = Settings {
-            max_ttl: Some(Span(Duration::ZERO)),
-            threads: Some(0),
-            tls_cert: Some("x".into()),
-            key_prefix: Some("a b".to_owned()),
-            ..Settings::default()
-        };
-        let message = serve(settings).unwrap_err().to_string();
-        for name in ["max_ttl", "threads", "tls_cert", "key_prefix", "redis"] {
-            assert!(message.contains(name), "{message:?} lacks {name}");
-        }
-    }
-
-    #[test]
-    fn without_keys_only_loopback_is_served() {
-        let on = |listen: &str| Settings { listen: Some(listen.parse().unwrap()), ..three_nodes() };
-        for loopback in ["127.0.0.1:0", "[::1]:8080", "localhost:80", "127.3.2.1:1", "[::ffff:127.0.0.1]:1"] {
-            assert!(serve(on(loopback)).is_ok(), "{loopback}");
-        }
-        for open in ["0.0.0.0:8080", "[::]:8080", "10.0.0.1:80"] {
-            assert!(serve(on(open)).unwrap_err().to_string().contains("--insecure-no-auth"), "{open}");
-            assert!(serve(Settings { insecure_no_auth: Some(Switch(true)), ..on(open) }).is_ok(), "{open}");
-            assert!(serve(Settings { api_keys: Some("keys".into()), ..on(open) }).is_ok(), "{open}");
-            assert!(Config::new(on(open), Role::Dev { nodes: 3 }).is_ok(), "{open}");
-        }
-    }
-
-    #[test]
-    fn a_node_that_stands_there_twice_is_refused() {
-        let twice = ["redis://a:1", "redis://b:1", "redis://a:1"].map(Secret::from).to_vec();
-        let error = serve(Settings { redis: Some(twice), ..Settings::default() }).unwrap_err();
-        assert!(error.to_string().contains("redis://a:1 stands there twice"), "{error}");
-    }
-}
+mod tests;

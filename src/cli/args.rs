@@ -88,7 +88,8 @@ pub(super) struct ServeArgs {
 }
 
 impl ServeArgs {
-    pub(super) fn config(&self, role: Role) -> Result<Config, ConfigError> {
+    /// What holds; `is_given` tells which flags are no defaults.
+    pub(super) fn config(&self, is_given: impl Fn(&str) -> bool, role: Role) -> Result<Config, ConfigError> {
         let mut environment = Vec::new();
         for (name, value) in std::env::vars_os() {
             let Ok(name) = name.into_string() else { continue };
@@ -102,7 +103,7 @@ impl ServeArgs {
             }
         }
         let file = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
-        Config::new(Settings::gather(&self.settings, environment, file)?, role)
+        Config::new(Settings::gather(&self.settings, is_given, environment, file)?, role)
     }
 }
 

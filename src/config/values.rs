@@ -36,7 +36,14 @@ impl FromStr for Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_duration(self.0).fmt(f)
+        const DAY: u64 = 86_400;
+        match self.0.as_secs() {
+            // humantime counts years of 365.25 days.
+            seconds if seconds >= DAY && self.0 == Duration::from_secs(seconds / DAY * DAY) => {
+                write!(f, "{}days", seconds / DAY)
+            }
+            _ => humantime::format_duration(self.0).fmt(f),
+        }
     }
 }
 

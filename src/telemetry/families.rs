@@ -178,6 +178,13 @@ static SHOWN: LazyLock<PrometheusHandle> = LazyLock::new(recorder);
 
 static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
+/// Memory, CPU time and open files of the process, read when somebody asks.
+static PROCESS: LazyLock<metrics_process::Collector> = LazyLock::new(|| {
+    let collector = metrics_process::Collector::default();
+    collector.describe();
+    collector
+});
+
 /// The handles, made on first use.
 pub fn metrics() -> &'static Metrics {
     &METRICS
@@ -208,7 +215,9 @@ impl Metrics {
 
     /// All of them, as Prometheus reads them.
     pub fn render(&self) -> String {
-        SHOWN.render()
+        let shown = &*SHOWN;
+        PROCESS.collect();
+        shown.render()
     }
 
     /// One acquisition ended.

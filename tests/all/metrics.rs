@@ -15,6 +15,14 @@ const LONG: &str = "0.001 0.005 0.01 0.05 0.1 0.5 1 2.5 5 10 30 60 120 300 900 3
 
 /// Name, type, labels, HELP.
 const FAMILIES: &[[&str; 4]] = &[
+    ["process_cpu_seconds_total", "counter", "", "Total user and system CPU time spent in seconds."],
+    ["process_max_fds", "gauge", "", "Maximum number of open file descriptors."],
+    ["process_open_fds", "gauge", "", "Number of open file descriptors."],
+    ["process_resident_memory_bytes", "gauge", "", "Resident memory size in bytes."],
+    ["process_start_time_seconds", "gauge", "", "Start time of the process since unix epoch in seconds."],
+    ["process_threads", "gauge", "", "Number of OS threads in the process."],
+    ["process_virtual_memory_bytes", "gauge", "", "Virtual memory size in bytes."],
+    ["process_virtual_memory_max_bytes", "gauge", "", "Maximum amount of virtual memory available in bytes."],
     [
         "quorate_acquire_duration_seconds",
         "histogram",
