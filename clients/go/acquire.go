@@ -36,12 +36,15 @@ func (c *Client) acquire(ctx context.Context, want wanted) (*Lease, error) {
 		if err != nil {
 			return nil, err
 		}
-		if lease.Remaining() > 0 {
+		if waiting.Err() == nil && lease.Remaining() > 0 {
 			c.keeper.add(lease)
 			return lease, nil
 		}
-		// This process was paused, or the network slow: by now somebody else may have it.
+		// The caller has left; or this process was paused, or the network slow: by now somebody else may have it.
 		c.running.Go(func() { _ = lease.Release() })
+		if waiting.Err() != nil {
+			return nil, interrupted(waiting, want.target, nil)
+		}
 		if now() >= deadline {
 			return nil, &UnavailableError{Refusal: Refusal{
 				Code: "lease_expired", target: want.target.String(),
@@ -129,8 +132,11 @@ func (a *attempts) run(ctx context.Context) (time.Duration, granted, error) {
 		var answer granted
 		server, sent := a.client.servers.current(), now()
 		err := a.client.transport.send(ctx, limit, server, "POST", a.target.path("acquire"), nil, a.body, &answer)
-		if err == nil {
+		if err == nil && answer.LeaseID != "" {
 			return sent, answer, nil
+		}
+		if err == nil {
+			err = unreachable(server, errNoJSON)
 		}
 		if ctx.Err() == nil {
 			a.last = err

@@ -220,6 +220,7 @@ func TestS09_AnErrorNamesTheFieldThatTheAPIDoesNotTake(t *testing.T) {
 		{"name", of(client.Lock(ctx, "a/b"))},
 		{"name", of(client.Lock(ctx, ".."))},
 		{"ttl_ms", of(client.Lock(ctx, name, TTL(500*time.Microsecond)))},
+		{"ttl_ms", of(client.Lock(ctx, name, TTL(time.Second+500*time.Microsecond)))},
 		{"ttl_ms", of(client.Lock(ctx, name, TTL(0)))},
 		{"wait", of(client.Lock(ctx, name, Wait(-1)))},
 		{"limit", of(client.Semaphore(ctx, name, 0))},

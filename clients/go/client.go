@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -164,7 +165,7 @@ func (c *Client) Semaphore(ctx context.Context, name string, limit int, options 
 
 // RateLimit returns nil when this call is one of at most limit in any window of this length.
 func (c *Client) RateLimit(ctx context.Context, name string, limit int, per time.Duration, options ...Option) error {
-	lease, err := c.Semaphore(ctx, name, limit, append(options, TTL(per))...)
+	lease, err := c.Semaphore(ctx, name, limit, slices.Concat(options, []Option{TTL(per)})...)
 	if err != nil {
 		return err
 	}

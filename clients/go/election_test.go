@@ -155,6 +155,7 @@ func TestS52_AnObserverSeesEachChangeInOrderAndSurvivesItsServer(t *testing.T) {
 	a, b := d.serve(t), d.serve(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	client, seen := newClient(t, a.url, b.url), make(chan *api.ElectionState)
+	client.piece.Store(int64(100 * time.Millisecond))
 	var ended error
 	go func() {
 		defer close(seen)
@@ -177,6 +178,7 @@ func TestS52_AnObserverSeesEachChangeInOrderAndSurvivesItsServer(t *testing.T) {
 	next("first", "at:1")
 	must(t, first.Proclaim(ctx, "at:2"))
 	next("first", "at:2")
+	time.Sleep(300 * time.Millisecond) // Polls without a change are none.
 	a.kill()
 	must(t, first.Release())
 	next("", "")

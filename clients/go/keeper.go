@@ -89,14 +89,14 @@ func (k *keeper) run() {
 
 // step ends what is over, renews what is due, and returns how long there is nothing to do.
 func (k *keeper) step() time.Duration {
-	time, next := now(), never
+	at, next := now(), never
 	var waiting []*Lease
 	due := false
 	for _, lease := range k.leases() {
 		lease.mu.Lock()
 		until, renewAt, renewable := lease.validUntil, lease.renewAt, lease.renewing == nil && !lease.limitReached
 		lease.mu.Unlock()
-		if time >= until {
+		if at >= until {
 			k.remove(lease)
 			lease.expire()
 			continue
@@ -104,24 +104,24 @@ func (k *keeper) step() time.Duration {
 		next = min(next, until)
 		if renewable {
 			waiting = append(waiting, lease)
-			next = min(next, max(renewAt, time))
-			due = due || renewAt <= time
+			next = min(next, max(renewAt, at))
+			due = due || renewAt <= at
 		}
 	}
 	if due {
-		k.renewDue(waiting, time)
-		next = time // The next look finds what is left to wait for.
+		k.renewDue(waiting, at)
+		next = at // The next look finds what is left to wait for.
 		k.poke()
 	}
 	return max(0, next-now())
 }
 
 // renewDue takes along all that are due soon, so that leases of one client come to be renewed together.
-func (k *keeper) renewDue(waiting []*Lease, time time.Duration) {
+func (k *keeper) renewDue(waiting []*Lease, at time.Duration) {
 	waiting = slices.DeleteFunc(waiting, func(lease *Lease) bool {
 		lease.mu.Lock()
 		defer lease.mu.Unlock()
-		return lease.renewAt-lease.ttl/6 > time
+		return lease.renewAt-lease.ttl/6 > at
 	})
 	for batch := range slices.Chunk(waiting, mostAtOnce) {
 		done := make(chan struct{})

@@ -121,11 +121,12 @@ func init() {
 		}
 		var resumed, noticed atomic.Int64
 		go func() {
-			for last := now(); ; time.Sleep(time.Millisecond) {
-				if last, gap := now(), now()-last; gap > ttl/2 {
-					resumed.CompareAndSwap(0, int64(last))
+			for before := now(); ; time.Sleep(time.Millisecond) {
+				tick := now()
+				if tick-before > ttl/2 {
+					resumed.CompareAndSwap(0, int64(tick))
 				}
-				last = now()
+				before = tick
 			}
 		}()
 		go func() {

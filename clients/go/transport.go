@@ -25,7 +25,10 @@ const (
 	longestAnswer  = 64 << 20
 )
 
-var errNoJSON = errors.New("the answer is not that of a server")
+var (
+	errNoJSON   = errors.New("the answer is not that of a server")
+	errNoAnswer = errors.New("no answer in time")
+)
 
 // transport sends one request to one server, and says what became of it.
 type transport struct {
@@ -164,14 +167,12 @@ func unreachable(server string, err error) error {
 	if parsed, bad := url.Parse(server); bad == nil {
 		server = parsed.Redacted()
 	}
-	detail := err.Error()
+	broken := isBroken(err)
 	if errors.Is(err, context.DeadlineExceeded) {
-		detail = "no answer in time"
+		err = errNoAnswer // It was not the caller's context that ended.
 	}
-	return &UnavailableError{
-		Refusal: Refusal{Code: "no_server", Problem: api.Problem{Code: "no_server", Detail: server + ": " + detail}, cause: err},
-		broken:  isBroken(err), elsewhere: true,
-	}
+	problem := api.Problem{Code: "no_server", Detail: fmt.Sprintf("%s: %s", server, err)}
+	return &UnavailableError{Refusal: Refusal{Code: "no_server", Problem: problem, cause: err}, broken: broken, elsewhere: true}
 }
 
 // isBroken tells a connection that broke from one that did not come about.

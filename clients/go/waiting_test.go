@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -87,7 +88,10 @@ func TestS11_AWaiterGoesOnAtTheNextServer(t *testing.T) {
 
 func TestS12_AnAnswerThatIsCutOffCostsNoLease(t *testing.T) {
 	t.Parallel()
-	for _, wait := range []time.Duration{0, 5 * time.Second} {
+	for _, one := range []struct {
+		wait   time.Duration
+		others []string
+	}{{0, urls(t)[1:]}, {5 * time.Second, urls(t)[1:]}, {0, nil}} {
 		name, proxy := newName(), newFault(t, urls(t)[0])
 		var mu sync.Mutex
 		var tokens []int64
@@ -101,7 +105,7 @@ func TestS12_AnAnswerThatIsCutOffCostsNoLease(t *testing.T) {
 			tokens = append(tokens, int64(token))
 			return len(tokens) == 1
 		}
-		lease := mustLock(t, newClient(t, proxy.URL, urls(t)[1]), name, Wait(wait))
+		lease := mustLock(t, newClient(t, slices.Insert(slices.Clone(one.others), 0, proxy.URL)...), name, Wait(one.wait))
 		if lease.FencingToken() != tokens[0] {
 			t.Fatal(lease.FencingToken(), tokens)
 		}
@@ -185,7 +189,9 @@ func TestS15_ASilentServerCostsNoMoreThanTheWait(t *testing.T) {
 	defer silent.Close()
 	begun := now()
 	_, err = newClient(t, "http://"+silent.Addr().String()).Lock(context.Background(), newName(), Wait(time.Second))
-	as[*UnavailableError](t, err)
+	if as[*UnavailableError](t, err); errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal("it looks like the end of the caller's context")
+	}
 	if took := now() - begun; took > 3*time.Second {
 		t.Fatal(took)
 	}

@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -128,5 +129,21 @@ func TestServersComeFromTheEnvironment(t *testing.T) {
 	for _, wrong := range []string{"ftp://a", "localhost:8080", "http://"} {
 		_, err := New(Config{Servers: []string{wrong}})
 		as[*InvalidError](t, err)
+	}
+}
+
+func TestWhatIsNoServerIsUnavailable(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]http.HandlerFunc{
+		"a proxy's page":           func(out http.ResponseWriter, _ *http.Request) { http.Error(out, "bad gateway", 502) },
+		"a page with status 200":   func(out http.ResponseWriter, _ *http.Request) { _, _ = out.Write([]byte("<html>")) },
+		"JSON of something else":   func(out http.ResponseWriter, _ *http.Request) { _, _ = out.Write([]byte(`{"hello": 1}`)) },
+		"a connection that is cut": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		other := httptest.NewServer(answer)
+		defer other.Close()
+		_, err := newClient(t, other.URL).Lock(context.Background(), newName(), Wait(0))
+		t.Log(name, as[*UnavailableError](t, err))
+		must(t, mustLock(t, newClient(t, other.URL, urls(t)[0]), newName(), Wait(0)).Release())
 	}
 }
