@@ -58,6 +58,7 @@ func (c *Client) acquireOnce(ctx, waiting context.Context, want wanted, deadline
 	a := attempts{
 		client: c, target: want.target, deadline: deadline, once: want.wait == 0, delay: firstDelay,
 		body: want.target.body(want.fields), tour: newTour(c.servers), verdictAt: now(),
+		after: map[string]attemptAfter{},
 	}
 	// The same at every attempt: whichever was granted, the next one gets that lease.
 	requestID := rand.Text()
@@ -109,7 +110,14 @@ type attempts struct {
 	count     int
 	verdictAt time.Duration
 	delay     time.Duration
-	last      error // the last refusal
+	after     map[string]attemptAfter // by server
+	last      error                   // the last refusal
+}
+
+// attemptAfter is the earliest moment of the next attempt, and whether the server asked for it.
+type attemptAfter struct {
+	moment time.Duration
+	asked  bool
 }
 
 // mayHaveLeftSomething is false for a single attempt that was refused; all others may have a place in a queue, or a
@@ -180,7 +188,8 @@ func (a *attempts) next(ctx context.Context, server string, wait, took time.Dura
 			a.delay = firstDelay
 			return nil // A piece is over. The server keeps the place in the queue, but not for long.
 		}
-		return a.pause(ctx, err, &refused.Refusal)
+		a.postpone(server, &refused.Refusal)
+		return a.pause(ctx, server, err)
 	case *InvalidError:
 		if a.once || !a.client.shorten(refused) {
 			return err
@@ -190,34 +199,49 @@ func (a *attempts) next(ctx context.Context, server string, wait, took time.Dura
 		if !a.once && now() >= a.deadline {
 			return err
 		}
-		if a.tour.goesOn(server, refused) {
+		a.postpone(server, &refused.Refusal)
+		if a.tour.goesOn(server, refused) && a.after[a.client.servers.current()].moment <= now() {
 			return nil
 		}
 		if a.once || a.deadline == never && now()-a.verdictAt >= patience {
 			return err
 		}
-		return a.pause(ctx, err, &refused.Refusal)
+		if refused.elsewhere {
+			server = a.soonest(server)
+			a.client.servers.stay(server)
+		}
+		return a.pause(ctx, server, err)
 	}
 	return err
 }
 
-// pause returns the error where there is no time for another attempt.
-func (a *attempts) pause(ctx context.Context, err error, refused *Refusal) error {
-	delay := a.delay
-	a.delay = min(longestDelay, a.delay*2)
-	asked, ok := refused.RetryAfter()
-	if ok {
-		delay = asked
+// postpone leaves the server alone for as long as it asks for, or a little longer each time.
+func (a *attempts) postpone(server string, refused *Refusal) {
+	delay, asked := refused.RetryAfter()
+	if !asked {
+		delay = a.delay
+		a.delay = min(longestDelay, a.delay*2)
 	}
-	delay = jittered(delay)
-	if a.deadline != never {
-		left := a.deadline - now()
-		if ok && asked >= left {
-			return err
+	a.after[server] = attemptAfter{now() + jittered(delay), asked}
+}
+
+// soonest returns which of the servers that failed may be asked first.
+func (a *attempts) soonest(server string) string {
+	for other, next := range a.after {
+		if next.moment < a.after[server].moment {
+			server = other
 		}
-		delay = min(delay, max(left, 0))
 	}
-	return sleep(ctx, delay)
+	return server
+}
+
+// pause waits until the server may be asked again, and returns the error where there is no time for it.
+func (a *attempts) pause(ctx context.Context, server string, err error) error {
+	next := a.after[server]
+	if next.asked && next.moment >= a.deadline {
+		return err
+	}
+	return sleep(ctx, min(next.moment, a.deadline)-now())
 }
 
 // jittered adds up to half as much again.

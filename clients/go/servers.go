@@ -57,6 +57,13 @@ func (s *servers) leave(server string) {
 	}
 }
 
+// stay goes back to a server.
+func (s *servers) stay(server string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = slices.Index(s.urls, server)
+}
+
 // String leaves passwords out.
 func (s *servers) String() string {
 	shown := slices.Clone(s.urls)

@@ -116,6 +116,23 @@ func TestS12_AnAnswerThatIsCutOffCostsNoLease(t *testing.T) {
 	}
 }
 
+func TestS12_AReleaseWhoseAnswerIsCutOffIsNoLoss(t *testing.T) {
+	t.Parallel()
+	proxy := newFault(t, urls(t)[0])
+	var once sync.Once
+	proxy.cut = func(path string, answer map[string]any) (cut bool) {
+		if answer["released"] != nil {
+			once.Do(func() { cut = true })
+		}
+		return cut
+	}
+	name := newName()
+	must(t, mustLock(t, newClient(t, proxy.URL), name).Release())
+	if count, _ := proxy.requests("/v1/locks/" + name + "/release"); count != 2 {
+		t.Fatal(count)
+	}
+}
+
 func TestS13_AServerThatDrainsCostsNothing(t *testing.T) {
 	t.Parallel()
 	d, name := ownDeployment(t), newName()
@@ -180,6 +197,32 @@ func TestS14_RetryAfterIsHeededWithinTheWait(t *testing.T) {
 			t.Fatal(took)
 		}
 	}
+}
+
+func TestS14_AServerIsLeftAloneForAsLongAsItAsksThoughAnotherFailsSooner(t *testing.T) {
+	t.Parallel()
+	const after = 700 * time.Millisecond
+	milliseconds := after.Milliseconds()
+	var mu sync.Mutex
+	var asked []time.Duration
+	busy, broken := newFault(t, urls(t)[0]), newFault(t, urls(t)[0])
+	busy.before = func(string) *api.Problem {
+		mu.Lock()
+		defer mu.Unlock()
+		if asked = append(asked, now()); len(asked) < 3 {
+			return &api.Problem{Status: 503, Code: "overloaded", RetryAfterMs: &milliseconds}
+		}
+		return nil
+	}
+	broken.before = func(string) *api.Problem { return &api.Problem{Status: 502} }
+	lease := mustLock(t, newClient(t, busy.URL, broken.URL), newName(), Wait(20*time.Second))
+	if len(asked) != 3 || asked[1]-asked[0] < after || asked[2]-asked[1] < after {
+		t.Fatal(asked)
+	}
+	if _, all := broken.requests(""); all < 3 {
+		t.Fatal(all)
+	}
+	must(t, lease.Release())
 }
 
 func TestS15_ASilentServerCostsNoMoreThanTheWait(t *testing.T) {
