@@ -199,8 +199,12 @@ func (a *attempts) next(ctx context.Context, server string, wait, took time.Dura
 		if !a.once && now() >= a.deadline {
 			return err
 		}
+		goesOn, next := a.tour.goesOn(server, refused), a.client.servers.current()
+		if goesOn && next == server {
+			return nil // A connection that broke.
+		}
 		a.postpone(server, &refused.Refusal)
-		if a.tour.goesOn(server, refused) && a.after[a.client.servers.current()].moment <= now() {
+		if goesOn && a.after[next].moment <= now() {
 			return nil
 		}
 		if a.once || a.deadline == never && now()-a.verdictAt >= patience {

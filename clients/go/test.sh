@@ -22,6 +22,9 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 begun=$SECONDS status=0
 go test -v "${race[@]}" -count=1 -timeout 5m -parallel 8 ./... >"$log" 2>&1 || status=$?
-((status == 0)) || { cat "$log" && exit "$status"; }
+((status == 0)) || {
+    grep -vE '^(=== (RUN|PAUSE|CONT)|--- (PASS|SKIP))' "$log"
+    exit "$status"
+}
 awk '/^ .*_test.go:/ { reason = $0; sub(/^ *[^ ]+ /, "", reason) } /^--- SKIP/ { print "   not run: " $3 " " reason }' "$log"
 echo "$(grep -c '^--- PASS' "$log") passed, $(grep -c '^--- SKIP' "$log" || true) skipped in $((SECONDS - begun)) s"
