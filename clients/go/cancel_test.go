@@ -172,7 +172,7 @@ func TestAClientThatHoldsNothingHasNoGoroutine(t *testing.T) {
 	until(t, "its goroutines end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-func TestALeaseThatWasOverWhenItsAnswerWasReadIsNoLease(t *testing.T) {
+func TestS44_ALeaseThatWasOverWhenItsAnswerWasReadIsNoLease(t *testing.T) {
 	t.Parallel()
 	name, proxy := newName(), newFault(t, urls(t)[0])
 	var once sync.Once

@@ -291,7 +291,7 @@ func TestS29_TwoHundredLeasesAreRenewedTogether(t *testing.T) {
 	must(t, client.Close())
 }
 
-func TestManyLeasesAreRenewedOneByOneWhereTheServerKnowsNoOtherWay(t *testing.T) {
+func TestS29_ManyLeasesAreRenewedOneByOneWhereTheServerKnowsNoOtherWay(t *testing.T) {
 	t.Parallel()
 	name, proxy := newName(), newFault(t, urls(t)[0])
 	proxy.before = func(path string) *api.Problem {

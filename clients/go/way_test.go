@@ -132,7 +132,7 @@ func TestServersComeFromTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoServerIsUnavailable(t *testing.T) {
+func TestS16_WhatIsNoServerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{
 		"a proxy's page":           func(out http.ResponseWriter, _ *http.Request) { http.Error(out, "bad gateway", 502) },
