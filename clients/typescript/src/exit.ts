@@ -1,0 +1,56 @@
+// Gives back at the end of a process of Node what its clients still hold.
+
+import { builtin, host, isNode } from "./host.js";
+import type { Held } from "./held.js";
+import type { Servers } from "./servers.js";
+
+const TIMEOUT_MS = 5_000;
+
+export interface Holder {
+  readonly servers: Servers;
+  readonly apiKey: string | undefined;
+  readonly leases: ReadonlySet<Held>;
+}
+
+/** The clients that hold something. */
+const holders = new Set<Holder>();
+let listening = false;
+
+/** Nothing asynchronous runs any more in a process that ends: another process does it, and is waited for. */
+const PROGRAM = `
+let text = "";
+for await (const piece of process.stdin) text += piece;
+await Promise.all(JSON.parse(text).map(async ({ servers, apiKey, leases }) => {
+  const headers = { "Content-Type": "application/json", ...(apiKey && { Authorization: "Bearer " + apiKey }) };
+  await Promise.all(leases.map(async ({ path, body }) => {
+    for (const server of servers) {
+      const signal = AbortSignal.timeout(Math.ceil(4000 / servers.length));
+      const answer = await fetch(server + path, { method: "POST", headers, body: JSON.stringify(body), signal }).catch(() => undefined);
+      if (answer?.ok) return;
+    }
+  }));
+}));
+process.exit();
+`;
+
+/** To be called whenever the leases of a client have changed. */
+export function releaseAtExit(holder: Holder): void {
+  if (holder.leases.size === 0) holders.delete(holder);
+  else if (isNode) holders.add(holder);
+  if (listening || holders.size === 0) return;
+  listening = true;
+  host?.once?.("exit", releaseAll);
+}
+
+function releaseAll(): void {
+  const clients = [...holders].map(({ servers, apiKey, leases }) => ({
+    servers: servers.inTurn().map((server) => servers.urls[server]),
+    apiKey,
+    leases: [...leases].map(({ target, body }) => ({ path: target.path("release"), body })),
+  }));
+  if (clients.length === 0 || !host?.execPath) return;
+  const processes = builtin<{ spawnSync(file: string, args: string[], options: object): void }>("node:child_process");
+  // The leases go by stdin: arguments are seen by everyone.
+  const options = { input: JSON.stringify(clients), timeout: TIMEOUT_MS, stdio: ["pipe", "ignore", "ignore"] };
+  processes?.spawnSync(host.execPath, ["--input-type=module", "-e", PROGRAM], options);
+}
