@@ -12,6 +12,7 @@ pub struct Keys {
     election: Box<str>,
     semaphore: Box<str>,
     undone: Box<str>,
+    register: Arc<[Box<str>; 5]>,
     prefix: Arc<str>,
 }
 
@@ -20,11 +21,12 @@ impl Keys {
     pub fn new(prefix: &str) -> Self {
         let below = |kind: &str| -> Box<str> { format!("{prefix}:{kind}").into() };
         Self {
-            marker: below("node"),
+            marker: below("member"),
             lock: below("lock:"),
             election: below("election:"),
             semaphore: below("semaphore:"),
             undone: below("undone"),
+            register: Arc::new(["node", "membership", "classes", "addresses", "looks"].map(below)),
             prefix: below("").into(),
         }
     }
@@ -32,6 +34,12 @@ impl Keys {
     /// The marker of the node.
     pub fn marker(&self) -> &str {
         &self.marker
+    }
+
+    /// What else is stored of the membership: the marker of the version before, the register, the classes of leases,
+    /// the addresses of members, and how often the node was looked at.
+    pub fn register(&self) -> &[Box<str>; 5] {
+        &self.register
     }
 
     /// Says whether the node has any tombstone; each is this, a colon and its lease.

@@ -92,11 +92,14 @@ impl Ballot {
         if self.pending == 0 {
             return None;
         }
+        let outstanding = self.pending.count_ones() as usize;
         let (place, vote) = poll_fn(|context| {
             let mut state = self.shared.lock();
             if !state.arrived.is_empty() {
                 return Poll::Ready(state.arrived.remove(0));
             }
+            // Fewer were asked than that: members that this server cannot reach have no seat.
+            state.missing = state.missing.min(outstanding);
             match &mut state.waker {
                 Some(waker) => waker.clone_from(context.waker()),
                 none => *none = Some(context.waker().clone()),
@@ -163,6 +166,18 @@ mod tests {
 
     fn vote(node_ms: u64) -> Vote {
         Ok(Answer { done: true, node_ms, rest: Vec::new() })
+    }
+
+    #[test]
+    fn whoever_waits_is_woken_by_the_last_answer_where_fewer_were_asked_than_decide() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut ballot = Ballot::new(2);
+        let seat = ballot.seat(0);
+        let mut next = pin!(ballot.next());
+        assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        seat.take(vote(1));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]

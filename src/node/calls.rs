@@ -435,38 +435,70 @@ pub fn publish(channels: &[Arc<str>]) -> Command {
     channels.iter().fold(Command::new(Script::Publish), |command, channel| command.key(channel))
 }
 
-/// Command of status.lua.
-pub fn status(keys: &Keys) -> Command {
-    Command::new(Script::Status).key(keys.marker())
+/// Command of status.lua: records that leases of a class, ms, may be granted for so long, ms, and tells which
+/// address leads to which process.
+pub fn status(keys: &Keys, class_ms: u64, for_ms: u64, addresses: &str) -> Command {
+    let command =
+        keys.register().iter().fold(Command::new(Script::Status).key(keys.marker()), |c, key| c.key(key));
+    command.number(class_ms).number(for_ms).arg(addresses)
 }
 
-/// Command of mark.lua: from the marker `seen` (`None` = absent) to `new`.
-pub fn mark(keys: &Keys, seen: Option<&str>, new: &str) -> Command {
-    Command::new(Script::Mark).key(keys.marker()).arg(seen.unwrap_or("")).arg(new)
+/// Command of mark.lua: from the marker `seen` ('' = absent) to `new`, at this process; with the epoch that was
+/// chosen, if any.
+pub fn mark(keys: &Keys, seen: &str, new: &str, run_id: &str, chosen: &str) -> Command {
+    let command =
+        Command::new(Script::Mark).key(keys.marker()).key(&keys.register()[0]).key(&keys.register()[1]);
+    command.arg(seen).arg(new).arg(run_id).arg(chosen)
 }
 
-/// Reads an answer of status.lua: the marker, and why the node takes no writes where it takes none.
-///
-/// # Errors
-/// [`NodeError::Nonsense`].
-pub fn read_status(mut answer: Answer) -> Result<(Option<String>, Option<String>), NodeError> {
-    let error = match answer.rest.get(1) {
-        None => None,
-        Some(Value::Text(error)) => Some(error.clone()),
-        Some(_) => return Err(NodeError::Nonsense),
-    };
-    answer.rest.truncate(1);
-    Ok((read_marker(&answer)?, error))
+/// Command of register.lua: a promise, or the acceptance of `value`.
+pub fn register(keys: &Keys, seen: &str, ballot: &str, value: &str) -> Command {
+    let command =
+        Command::new(Script::Register).key(keys.marker()).key(&keys.register()[0]).key(&keys.register()[1]);
+    command.arg(seen).arg(ballot).arg(value)
 }
 
-/// Reads the marker in an answer of mark.lua.
-///
-/// # Errors
-/// [`NodeError::Nonsense`].
-pub fn read_marker(answer: &Answer) -> Result<Option<String>, NodeError> {
-    match answer.rest.as_slice() {
-        [] | [Value::Nil] => Ok(None),
-        [Value::Text(marker)] => Ok(Some(marker.clone())),
-        _ => Err(NodeError::Nonsense),
+/// What status.lua saw.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// In the place of the marker; empty where there is none.
+    pub marker: String,
+    /// The epoch that the node knows to be chosen.
+    pub chosen: String,
+    /// The next one, where it accepted one.
+    pub accepted: String,
+    /// Why it takes no writes, where it takes none.
+    pub error: Option<String>,
+    /// How often it was looked at.
+    pub looks: u64,
+    /// The largest class of leases that may be held, ms.
+    pub class_ms: u64,
+    /// `address=process` of members.
+    pub addresses: String,
+}
+
+impl Status {
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// [`NodeError::Nonsense`].
+    pub fn read(answer: &Answer) -> Result<Self, NodeError> {
+        let read = || {
+            let [Value::List(texts), error, looks, class, addresses] = answer.rest.as_slice() else {
+                return None;
+            };
+            let [marker, chosen, accepted] = texts.as_slice() else { return None };
+            let error = error.as_text()?;
+            Some(Self {
+                marker: marker.as_text()?.to_owned(),
+                chosen: chosen.as_text()?.to_owned(),
+                accepted: accepted.as_text()?.to_owned(),
+                error: (!error.is_empty()).then(|| error.to_owned()),
+                looks: looks.as_u64()?,
+                class_ms: class.as_u64()?,
+                addresses: addresses.as_text()?.to_owned(),
+            })
+        };
+        read().ok_or(NodeError::Nonsense)
     }
 }

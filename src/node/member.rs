@@ -16,10 +16,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::ballot::{Ballot, Seat, Vote};
+use super::board::{Board, MARKING, STEPPED, Standing, Write};
 use super::calls::{self, Bounds};
 use super::complaints::Complaints;
+use super::electorate::Electorate;
 use super::metrics::{NODE_OUTCOMES, NodeMetrics, NodeState, node_outcome};
-use super::quarantine::{self, Board, MARKING, Standing};
 use super::reserve::{Kept, Look, Reserve};
 use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
@@ -38,13 +39,16 @@ const PROBE_SOON: Duration = Duration::from_millis(10);
 const DEBTS_MAX: usize = 65_536;
 /// Debts paid at once.
 const DEBTS_BATCH: usize = 256;
+/// Why a node abstains whose marker another server changed, until it is looked at.
+const MOVED: &str = "its marker changed";
 /// A clock step up to this much, ms, is inside the drift that a lease of the default ttl allows for.
 const STEP_BUDGET_TTL_MS: u64 = 30_000;
 
 /// Whether a call may go to the node.
 #[derive(Debug)]
 enum Gate {
-    Open(Arc<Marker>),
+    /// In which membership its vote counts.
+    Open(Arc<Marker>, u64),
     /// Why, and of a node in quarantine under what it is given copies.
     Shut(NodeError, Option<Arc<Marker>>),
 }
@@ -83,6 +87,7 @@ pub struct Member {
     keys: Keys,
     bounds: Bounds,
     board: Arc<Mutex<Board>>,
+    electorate: Arc<Electorate>,
     gate: ArcSwap<Gate>,
     standing: Mutex<Standing>,
     /// What the node failed of, a probe, a call or being marked; none since a probe that succeeded.
@@ -130,6 +135,7 @@ impl Member {
         metrics.state(NodeState::Down);
         let first_seen = clock.now();
         let complaints = Complaints::new(first_seen);
+        let electorate = Arc::clone(board.lock().electorate());
         Arc::new(Self {
             index,
             node,
@@ -137,6 +143,7 @@ impl Member {
             keys,
             bounds,
             board,
+            electorate,
             gate: ArcSwap::from_pointee(Gate::Shut(NodeError::Down, None)),
             standing: Mutex::new(Standing::Down),
             trouble: ArcSwapOption::empty(),
@@ -165,7 +172,21 @@ impl Member {
 
     /// Whether it votes.
     pub fn is_voting(&self) -> bool {
-        matches!(**self.gate.load(), Gate::Open(_))
+        matches!(**self.gate.load(), Gate::Open(_, generation) if generation == self.electorate.generation())
+    }
+
+    /// Its place in this server's list.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether it abstains only until it is marked with another epoch, or that is seen.
+    pub fn is_moving(&self) -> bool {
+        let standing = self.standing.lock();
+        !matches!(*standing, Standing::Voting(_) if self.is_voting())
+            && (matches!(*standing, Standing::Voting(_))
+                || standing.is_quarantined_for(MARKING)
+                || standing.is_quarantined_for(MOVED))
     }
 
     /// Whether it votes, and could grant something.
@@ -216,7 +237,17 @@ impl Member {
         or_copy: bool,
     ) -> bool {
         match &**self.gate.load() {
-            Gate::Open(marker) => self.forward(command, Some(Arc::clone(marker)), now, to, span),
+            Gate::Open(marker, generation) if *generation == self.electorate.generation() => {
+                self.forward(command, Some(Arc::clone(marker)), now, to, span);
+            }
+            // The membership changed since the node was looked at.
+            Gate::Open(..) => {
+                self.wake.notify_one();
+                if let Some(span) = span {
+                    span.end(NODE_OUTCOMES[node_outcome(Err(&NodeError::Unmarked))], false);
+                }
+                abstain(to, &NodeError::Unmarked);
+            }
             Gate::Shut(_, Some(marker)) if or_copy => {
                 self.forward(command, Some(Arc::clone(marker)), now, to, span);
                 return false;
@@ -420,54 +451,80 @@ impl Member {
     }
 
     /// One look at the node: who it is, what marker it carries, whether it may vote. Before the
-    /// engine runs it leaves no note: what is refused at the start has changed nothing.
+    /// engine runs nothing is written: what is refused at the start has changed nothing.
     pub async fn probe(self: &Arc<Self>, running: bool) {
-        // What fails from here on speaks against this probe's result.
-        self.failed.store(false, Ordering::Release);
-        let began = self.clock.now();
-        let seen = self.look(running).await;
-        let now = self.clock.now();
-        let verdict = {
-            let mut board = self.board.lock();
-            let trouble = match seen {
-                Ok((identity, marker)) => {
-                    board.saw(self.index, identity, marker, began, now);
-                    None
+        /// A text is written, another one follows it, and then the node is seen to have it.
+        const WRITES_MAX: usize = 2;
+        for _ in 0..=WRITES_MAX {
+            // What fails from here on speaks against this probe's result.
+            self.failed.store(false, Ordering::Release);
+            let seen = self.look().await;
+            let now = self.clock.now();
+            let (verdict, generation) = {
+                let mut board = self.board.lock();
+                let trouble = match seen {
+                    Ok((identity, status)) => {
+                        board.saw(self.index, identity, status, now);
+                        None
+                    }
+                    Err(why) => {
+                        board.lost(self.index);
+                        Some(Arc::new(why))
+                    }
+                };
+                let verdict = board.judge(self.index, self.clock.random_bits());
+                // Where it is to be marked, what spoke against that the last time holds until it succeeds.
+                if trouble.is_some() || verdict.write.is_none() {
+                    self.trouble.store(trouble);
                 }
-                Err(why) => {
-                    board.lost(self.index);
-                    Some(Arc::new(why))
-                }
+                (verdict, board.generation())
             };
-            let verdict = board.judge(now).swap_remove(self.index);
-            // Where it is to be marked, what spoke against that the last time holds until it succeeds.
-            if trouble.is_some() || verdict.mark.is_none() {
-                self.trouble.store(trouble);
+            if !self.stand(verdict.standing, generation) {
+                return;
             }
-            verdict
-        };
-        if !self.stand(verdict.standing) {
-            return;
-        }
-        if let Some((seen, new)) = verdict.mark {
-            let command = Arc::new(calls::mark(&self.keys, seen.as_deref(), &new.to_string()));
-            let answer = self.ask(&command).await;
-            if let Ok(answer) = &answer {
-                if answer.done {
-                    let (node, address) = (self.metrics.node(), self.node.address());
-                    tracing::info!(node, address, "node marked");
-                }
-                self.wake.notify_one();
+            let Some(write) = verdict.write.filter(|_| running) else { return };
+            let written = self.write(&write).await;
+            let is_written = matches!(written, Ok(true));
+            self.trouble.store(written.err().map(Arc::new));
+            if !is_written {
+                return;
             }
-            self.trouble.store(answer.err().map(Arc::new));
         }
     }
 
-    /// Who the node is, and its marker. Notes what keeps it from granting anything.
-    async fn look(self: &Arc<Self>, running: bool) -> Result<(super::Identity, Option<String>), NodeError> {
+    /// Writes a text in the place of the node's marker, unless another one is there by now.
+    ///
+    /// # Errors
+    /// The node's.
+    pub async fn write(self: &Arc<Self>, write: &Write) -> Result<bool, NodeError> {
+        let Write { seen, new, run_id, chosen } = write;
+        let answer = self.ask(&Arc::new(calls::mark(&self.keys, seen, new, run_id, chosen))).await?;
+        if answer.done {
+            let (node, address) = (self.metrics.node(), self.node.address());
+            tracing::debug!(node, address, marker = %new, "node marked");
+        }
+        Ok(answer.done)
+    }
+
+    /// Records that leases of a class may be granted for so long. False where the node does not vote.
+    ///
+    /// # Errors
+    /// The node's.
+    pub async fn record_class(self: &Arc<Self>, class_ms: u64, for_ms: u64) -> Result<bool, NodeError> {
+        let answer = self.ask(&Arc::new(calls::status(&self.keys, class_ms, for_ms, ""))).await?;
+        let status = calls::Status::read(&answer)?;
+        let is_expected = match &**self.gate.load() {
+            Gate::Open(marker, _) => *marker.expected == *status.marker,
+            Gate::Shut(..) => false,
+        };
+        Ok(status.error.is_none() && is_expected)
+    }
+
+    /// Who the node is, and all it says of itself. Notes what keeps it from granting anything.
+    async fn look(self: &Arc<Self>) -> Result<(super::Identity, calls::Status), NodeError> {
         let identity = self.node.identify().await?;
-        let status = Arc::new(calls::status(&self.keys));
-        let answer = self.ask(&status).await?;
+        let addresses = self.board.lock().addresses_for(self.index);
+        let answer = self.ask(&Arc::new(calls::status(&self.keys, 0, 0, &addresses))).await?;
         // It answered before now: rather too little than too much.
         let since = self.clock.now().saturating_duration_since(self.first_seen).as_micros() as u64;
         let node_us = answer.node_ms.saturating_mul(1000);
@@ -475,8 +532,8 @@ impl Member {
         if !self.bounds.is_ahead(self.clock.wall_us(), node_us) {
             self.refused_token.store(false, Ordering::Relaxed);
         }
-        let (mut marker, error) = calls::read_status(answer)?;
-        self.hinder(match error {
+        let status = calls::Status::read(&answer)?;
+        self.hinder(match &status.error {
             Some(error) => Some(format!("takes no writes: {error}")),
             None if self.refused_token.load(Ordering::Relaxed) => Some(format!(
                 "this server's clock is more than {} s ahead of the node's",
@@ -484,13 +541,7 @@ impl Member {
             )),
             None => None,
         });
-        if marker.is_none() && running {
-            let note = quarantine::note(self.clock.random_bits());
-            let answer = self.ask(&Arc::new(calls::mark(&self.keys, None, &note))).await;
-            // Out of memory it stays blank.
-            marker = answer.ok().and_then(|answer| calls::read_marker(&answer).ok()).flatten();
-        }
-        Ok((identity, marker))
+        Ok((identity, status))
     }
 
     fn hinder(&self, why: Option<String>) {
@@ -517,12 +568,13 @@ impl Member {
     }
 
     /// False where it is said to vote, and has failed since that was looked at.
-    fn stand(&self, standing: Standing) -> bool {
+    fn stand(&self, standing: Standing, generation: u64) -> bool {
         let mut current = self.standing.lock();
         if matches!(standing, Standing::Voting(_)) && self.failed.load(Ordering::Acquire) {
             return false;
         }
-        if *current == standing {
+        let is_open = matches!(**self.gate.load(), Gate::Open(_, of) if of != generation);
+        if *current == standing && !is_open {
             return true;
         }
         let marker = |expected: &Arc<str>, votes| {
@@ -532,7 +584,7 @@ impl Member {
         let gate = match &standing {
             Standing::Voting(expected) => {
                 self.stepped.store(false, Ordering::Release);
-                Gate::Open(marker(expected, true))
+                Gate::Open(marker(expected, true), generation)
             }
             Standing::Quarantined { marker: seen, .. } => {
                 Gate::Shut(NodeError::Quarantined, seen.as_ref().map(|seen| marker(seen, false)))
@@ -544,10 +596,15 @@ impl Member {
         match &standing {
             // Only its end has moved, as with every look at a clock that runs at a wrong rate.
             Standing::Quarantined { reason, .. } if current.is_quarantined_for(reason) => {}
+            Standing::Voting(_) if matches!(*current, Standing::Voting(_)) => {}
             Standing::Voting(_) => tracing::info!(node, address, "node votes"),
             // Nothing is wrong, and that it is marked is told beside.
-            Standing::Quarantined { reason: MARKING, .. } => tracing::debug!(node, address, "node unmarked"),
-            Standing::Quarantined { reason, .. } => tracing::warn!(node, address, reason, "node quarantined"),
+            Standing::Quarantined { reason, .. } if **reason == *MARKING || **reason == *MOVED => {
+                tracing::debug!(node, address, %reason, "node unmarked");
+            }
+            Standing::Quarantined { reason, .. } => {
+                tracing::warn!(node, address, %reason, "node quarantined")
+            }
             Standing::Down => tracing::warn!(node, address, "node down"),
             Standing::Refused(reason) => tracing::error!(node, address, %reason, "node refused"),
         }
@@ -569,8 +626,8 @@ impl Member {
             Standing::Voting(_) => (self.hindrance.load().as_deref().cloned(), None),
             Standing::Quarantined { until, reason, .. } => {
                 let reason = match self.trouble() {
-                    Some(why) if *reason == MARKING => format!("cannot be marked: {why}"),
-                    _ => (*reason).to_owned(),
+                    Some(why) => format!("cannot be marked: {why}"),
+                    None => reason.to_string(),
                 };
                 (Some(reason), *until)
             }
@@ -597,13 +654,13 @@ impl Member {
             self.failed.store(true, Ordering::Release);
         }
         if self.is_voting() {
-            self.stand(standing);
+            self.stand(standing, self.electorate.generation());
         }
         self.wake.notify_one();
     }
 
     fn doubt(&self, reason: &'static str) {
-        self.fail(Standing::Quarantined { until: None, reason, marker: None });
+        self.fail(Standing::Quarantined { until: None, reason: reason.into(), marker: None });
     }
 
     /// What its clock says, µs since the epoch, as far as the last look tells. None before that.
@@ -618,7 +675,7 @@ impl Member {
     }
 
     /// Whether it has stepped since what was seen of it before.
-    fn watch_clock(&self, sent_at: Instant, now: Instant, took: Duration, node_ms: u64) -> bool {
+    fn watch_clock(&self, sent_at: Instant, took: Duration, node_ms: u64) -> bool {
         let from_us = sent_at.saturating_duration_since(self.first_seen).as_micros() as i64;
         let seen = ClockBaseline { from_us, to_us: from_us + took.as_micros() as i64, node_ms };
         let stepped = {
@@ -634,14 +691,14 @@ impl Member {
         if stepped {
             self.stepped.store(true, Ordering::Release);
             // Once: one that runs at a wrong rate steps at every look.
-            if self.board.lock().stepped(self.index, now) {
+            if self.board.lock().doubt(self.index, STEPPED) {
                 tracing::error!(
                     node = self.metrics.node(),
                     address = self.node.address(),
                     "the node's clock stepped"
                 );
             }
-            self.doubt("its clock stepped");
+            self.doubt(STEPPED);
         }
         stepped
     }
@@ -653,7 +710,7 @@ impl ReplyWatcher for Member {
         let node_ms = answer.as_ref().ok().map(|answer| answer.node_ms);
         if let Some(node_ms) = node_ms {
             // Already the vote that tells of the step was cast by the wrong clock.
-            let stepped = self.watch_clock(sent_at, now, took, node_ms);
+            let stepped = self.watch_clock(sent_at, took, node_ms);
             if command.script.is_vote() && (stepped || self.stepped.load(Ordering::Acquire)) {
                 answer = Err(NodeError::ClockStepped);
             }
@@ -674,7 +731,7 @@ impl ReplyWatcher for Member {
                         self.fail(Standing::Down);
                     }
                     NodeError::Unmarked => {
-                        self.doubt("its marker changed");
+                        self.doubt(MOVED);
                     }
                     NodeError::ClockAhead => self.refused_token.store(true, Ordering::Relaxed),
                     NodeError::Undone => self.overtaken.store(true, Ordering::Relaxed),
@@ -762,8 +819,8 @@ mod tests {
         let board = Arc::new(Mutex::new(Board::new(vec!["a".into()], 100)));
         let member = Member::new(0, node, clock, Keys::new("q"), bounds, board);
         // The probe has seen that it votes, and another thread now sees that its clock stepped.
-        member.doubt("its clock stepped");
-        member.stand(Standing::Voting("marker".into()));
+        member.doubt(STEPPED);
+        member.stand(Standing::Voting("marker".into()), 0);
         assert!(!member.is_voting());
     }
 

@@ -5,12 +5,14 @@
 //! what makes it a voter: its marker, its quarantine, its breaker, its debts.
 
 pub mod ballot;
+pub mod board;
 pub mod calls;
 mod complaints;
+pub mod electorate;
 pub mod embedded;
+pub mod marker;
 pub mod member;
 mod metrics;
-pub mod quarantine;
 pub mod redis;
 pub mod reserve;
 pub mod scripts;

@@ -22,6 +22,7 @@ pub enum Script {
     Publish,
     Status,
     Mark,
+    Register,
 }
 
 macro_rules! with_record {
@@ -39,7 +40,7 @@ impl Script {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All scripts, in the order of their discriminants.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Acquire,
         Self::Extend,
         Self::Heal,
@@ -51,6 +52,7 @@ impl Script {
         Self::Publish,
         Self::Status,
         Self::Mark,
+        Self::Register,
     ];
 
     /// The full text, shared beginning included, as a node gets it: without comments and indentation,
@@ -81,6 +83,7 @@ impl Script {
             Self::Publish => with_record!("publish"),
             Self::Status => with_record!("status"),
             Self::Mark => with_record!("mark"),
+            Self::Register => with_record!("register"),
         }
     }
 
@@ -98,6 +101,7 @@ impl Script {
             Self::Publish => "publish",
             Self::Status => "status",
             Self::Mark => "mark",
+            Self::Register => "register",
         }
     }
 
@@ -118,7 +122,7 @@ impl Script {
 
     /// Whether it looks after the node rather than after a lease.
     pub const fn is_look(self) -> bool {
-        matches!(self, Self::Status | Self::Mark)
+        matches!(self, Self::Status | Self::Mark | Self::Register)
     }
 
     /// Whether its answer is a vote. A copy that is given to a node counts nowhere.

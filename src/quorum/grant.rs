@@ -7,8 +7,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::Engine;
 use super::tally::{self, Count, Named, Verdict, quorum_of};
+use super::{Engine, Ride};
 use crate::domain::{Ask, Claim, Holding, LeaseHandle, LeaseId, Nodes, Renewal, Scope, Token, validity_ms};
 use crate::node::ballot::{Ballot, Vote};
 use crate::node::calls::{self, GrantVote, Tell};
@@ -160,7 +160,9 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if self.armed && self.nodes != 0 {
-            self.undo(self.nodes);
+            // Who joined in a lease may have had it healed anywhere.
+            let had_by_others = self.claim.is_some() && !self.lost;
+            self.undo(if had_by_others { u64::MAX } else { self.nodes });
         }
     }
 }
@@ -172,6 +174,19 @@ impl Engine {
     /// What is rare is boxed here and in what calls this: every request in flight keeps a state as
     /// large as the largest way through it, and moves it about at the start.
     pub async fn grant(self: &Arc<Self>, ask: &Ask<'_>, order: Order) -> Round {
+        let mut ride = self.ride();
+        loop {
+            let round = self.grant_once(ask, order, &ride).await;
+            if !matches!(round, Round::NoQuorum(_)) || !Box::pin(ride.again()).await {
+                return round;
+            }
+        }
+    }
+
+    async fn grant_once(self: &Arc<Self>, ask: &Ask<'_>, order: Order, ride: &Ride<'_>) -> Round {
+        if !self.has_right(ask.ttl_ms) && !Box::pin(self.gain_right(ask.ttl_ms)).await {
+            return Box::pin(self.only_look(ask)).await;
+        }
         let mut granting = Granting::new(self, ask);
         granting.ask_nodes(order).await;
         granting.count_votes().await;
@@ -182,7 +197,23 @@ impl Engine {
         if !is_stored && let Err(lost) = Box::pin(granting.raise(token)).await {
             return granting.lose(lost);
         }
+        if !ride.is_still() {
+            return granting.lose(Lost::NoQuorum(Count::new(self.total()).nodes()));
+        }
         granting.win(token)
+    }
+
+    /// Without the right to grant such leases: who holds it, if a quorum tells.
+    async fn only_look(self: &Arc<Self>, ask: &Ask<'_>) -> Round {
+        let ask = Ask { look_only: true, ..*ask };
+        let mut looking = Granting::new(self, &ask);
+        looking.ask_nodes(Order::Parallel).await;
+        looking.count_votes().await;
+        let nodes = looking.votes.count.nodes();
+        match looking.lose(Lost::Refused) {
+            Round::Refused(refusal) if refusal.holder().is_some() => Round::Refused(refusal),
+            _ => Round::NoQuorum(nodes),
+        }
     }
 
     /// Takes back what other attempts of the same request left at a minority of the nodes, also where that
@@ -305,7 +336,7 @@ impl<'a> Granting<'a> {
                 }
             }
         }
-        for (i, member) in self.engine.members.iter().enumerate().filter(|(i, _)| asked & (1 << i) == 0) {
+        for (i, member) in self.engine.seats().filter(|(i, _)| asked & (1 << i) == 0) {
             self.grant.nodes |= 1 << i;
             let seat = Some(self.ballot.seat(i));
             if self.spares & (1 << i) == 0 {
@@ -319,10 +350,10 @@ impl<'a> Granting<'a> {
     /// Asks one node after the other, from the primary on, until one votes: the bits of those asked, and
     /// whether it refused.
     async fn ask_primary(&mut self, primary: u64) -> (u64, bool) {
-        let total = self.engine.total();
+        let seats: SmallVec<[usize; 5]> = self.engine.seats().map(|(i, _)| i).collect();
         let mut asked = 0;
-        for step in 0..total {
-            let i = ((primary % total as u64) as usize + step) % total;
+        for step in 0..seats.len() {
+            let i = seats[((primary % seats.len() as u64) as usize + step) % seats.len()];
             asked |= 1 << i;
             self.grant.nodes |= 1 << i;
             // A node that hangs holds nobody up. What it grants late goes with the lease, or the lost round.
@@ -451,7 +482,7 @@ impl<'a> Granting<'a> {
         let Some(left_ms) = validity_ms(ask.ttl_ms, elapsed_ms) else { return Round::NoQuorum(nodes) };
         // Where another contender was in the way it is about to go, with a fence behind it that would keep an
         // extension from giving the node its copy. What is held for long enough is asked for there once more.
-        for i in (0..engine.total()).filter(|i| (votes.quarantined | votes.refused) & (1 << i) != 0) {
+        for i in (0..engine.members.len()).filter(|i| (votes.quarantined | votes.refused) & (1 << i) != 0) {
             grant.nodes |= 1 << i;
             engine.spares.ask(i, grant.lease, &command, started, None);
         }

@@ -17,6 +17,20 @@ impl Engine {
     /// # Errors
     /// The votes, where fewer than a quorum answered.
     pub async fn issue(self: &Arc<Self>, key: &str) -> Result<Token, Nodes> {
+        let mut ride = self.ride();
+        loop {
+            let mut issued = self.issue_once(key).await;
+            if !ride.is_still() {
+                // A token of two memberships is given to nobody.
+                issued = Err(Count { failed: self.total(), ..Count::new(self.total()) }.nodes());
+            }
+            if issued.is_ok() || !Box::pin(ride.again()).await {
+                return issued;
+            }
+        }
+    }
+
+    async fn issue_once(self: &Arc<Self>, key: &str) -> Result<Token, Nodes> {
         /// Rounds lost to concurrent issuers before giving up; each backs off a little longer.
         const ROUNDS: u64 = 16;
         let mut least = 0;

@@ -192,7 +192,7 @@ impl Engine {
         let (queries, mut askers): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
         let queries: Arc<[Query]> = queries.into();
         let mut walks: FuturesUnordered<_> =
-            self.members.iter().map(|member| walk(Arc::clone(member), Arc::clone(&queries))).collect();
+            self.seats().map(|(_, member)| walk(Arc::clone(member), Arc::clone(&queries))).collect();
         let mut count = Count::new(self.total());
         let mut merges: Vec<Option<Merge>> = queries.iter().map(|_| Some(Merge::default())).collect();
         let left = async |askers: &mut Vec<Vec<Asker>>| {

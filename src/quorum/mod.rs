@@ -15,6 +15,7 @@ mod grant;
 pub mod hub;
 mod issue;
 mod list;
+pub mod membership;
 mod read;
 mod release;
 mod spares;
@@ -33,16 +34,18 @@ use tokio::time::Instant;
 pub use self::extend::Extension;
 pub use self::grant::{Grant, Order, Refusal, Round, Won};
 use self::hub::Hub;
+use self::membership::Rights;
 use self::spares::Spares;
 pub use self::start::{InitError, InitReport, StartError};
 use self::tally::{Count, quorum_of};
 use crate::clock::Clock;
 use crate::domain::{Keys, Nodes};
 use crate::node::ballot::{Ballot, Vote};
+use crate::node::board::Board;
 use crate::node::calls::{self, Bounds};
+use crate::node::electorate::{Electorate, Electors};
 use crate::node::member::Member;
 pub use crate::node::member::NodeView;
-use crate::node::quarantine::Board;
 use crate::node::{Command, Node};
 
 /// How long the last votes are waited for where they tell a tie from a lease that is held.
@@ -75,6 +78,41 @@ impl Default for EngineOptions {
     }
 }
 
+/// How long, and how often, a request is repeated while the membership changes.
+const RIDE_MAX: Duration = Duration::from_secs(2);
+const REPEATS_MAX: u32 = 8;
+
+/// A request during which the membership may change. That costs it another round, not its answer.
+struct Ride<'a> {
+    engine: &'a Engine,
+    electors: Electors,
+    until: Instant,
+    repeats_left: u32,
+}
+
+impl Ride<'_> {
+    /// Whether a round that failed is to be repeated, once it may be.
+    async fn again(&mut self) -> bool {
+        let engine = self.engine;
+        let is_moving = || engine.members.iter().any(|member| member.is_moving());
+        if engine.electorate.is_still(&self.electors) && !is_moving() || engine.clock.now() >= self.until {
+            return false;
+        }
+        let Some(left) = self.repeats_left.checked_sub(1) else { return false };
+        self.repeats_left = left;
+        while is_moving() && engine.clock.now() < self.until {
+            let _ = tokio::time::timeout(Duration::from_millis(5), engine.changed.notified()).await;
+        }
+        self.electors = engine.electorate.now();
+        true
+    }
+
+    /// Whether the votes since this began are of one membership.
+    fn is_still(&self) -> bool {
+        self.engine.electorate.is_still(&self.electors)
+    }
+}
+
 /// Something that may have to be taken back is under way, until this is dropped.
 pub struct Underway(Arc<Engine>);
 
@@ -92,6 +130,12 @@ pub struct Engine {
     bounds: Bounds,
     options: EngineOptions,
     board: Arc<Mutex<Board>>,
+    electorate: Arc<Electorate>,
+    rights: Rights,
+    /// The greatest ballot that a node named, without its random part.
+    ballot_seen: AtomicU64,
+    /// Held while an operator's change is made.
+    changing: tokio::sync::Mutex<()>,
     hub: Arc<Hub>,
     spares: Arc<Spares>,
     walks: list::Walks,
@@ -112,6 +156,7 @@ impl Engine {
     pub fn new(nodes: Vec<Arc<dyn Node>>, clock: Arc<dyn Clock>, options: EngineOptions) -> Arc<Self> {
         let addresses = nodes.iter().map(|node| node.address().to_owned()).collect();
         let board = Arc::new(Mutex::new(Board::new(addresses, options.max_ttl_ms)));
+        let electorate = Arc::clone(board.lock().electorate());
         let keys = Keys::new(&options.key_prefix);
         let bounds =
             Bounds { clock_bound_ms: options.clock_bound_ms, fence_retention_ms: options.fence_retention_ms };
@@ -131,6 +176,10 @@ impl Engine {
             bounds,
             options,
             board,
+            electorate,
+            rights: Rights::default(),
+            ballot_seen: AtomicU64::new(0),
+            changing: tokio::sync::Mutex::default(),
             hub,
             spares,
             walks: list::Walks::default(),
@@ -141,15 +190,17 @@ impl Engine {
     }
 
     /// Spawns the keepers, one a node, and who looks after the spares. They run until the runtime ends.
-    pub fn start(&self) {
+    pub fn start(self: &Arc<Self>) {
         for member in &self.members {
             let (spares, changed) = (Arc::clone(&self.spares), Arc::clone(&self.changed));
+            let electorate = Arc::clone(&self.electorate);
             tokio::spawn(Arc::clone(member).keep(move || {
-                spares.choose();
+                spares.choose(electorate.now().quorum());
                 changed.notify_waiters();
             }));
         }
         tokio::spawn(Arc::clone(&self.spares).look_after());
+        tokio::spawn(Arc::clone(self).keep_membership());
     }
 
     /// The clock that everything above reads too.
@@ -172,14 +223,26 @@ impl Engine {
         &self.options
     }
 
-    /// Configured nodes.
+    /// N: the members of the deployment, whatever nodes this server's list names.
     pub fn total(&self) -> usize {
-        self.members.len()
+        self.electorate.now().total
+    }
+
+    /// The listed nodes that are members.
+    fn seats(&self) -> impl Iterator<Item = (usize, &Arc<Member>)> {
+        let members = self.electorate.now().members;
+        self.members.iter().enumerate().filter(move |(i, _)| members & (1 << i) != 0)
+    }
+
+    /// Begins what may have to be repeated since the membership changed meanwhile.
+    fn ride(&self) -> Ride<'_> {
+        let (electors, until) = (self.electorate.now(), self.clock.now() + RIDE_MAX);
+        Ride { engine: self, electors, until, repeats_left: REPEATS_MAX }
     }
 
     /// How many make a quorum.
     pub fn quorum(&self) -> u32 {
-        quorum_of(self.members.len()) as u32
+        self.electorate.now().quorum() as u32
     }
 
     /// The nodes, for people.
@@ -189,8 +252,8 @@ impl Engine {
 
     /// How many nodes vote (`granted`), and how many do not, or could grant nothing (`failed`).
     pub fn tally(&self) -> Nodes {
-        let voting = self.members.iter().filter(|member| member.is_able()).count();
-        Count { total: self.total(), yes: voting, no: 0, failed: self.total() - voting }.nodes()
+        let (voting, total) = (self.members.iter().filter(|member| member.is_able()).count(), self.total());
+        Count { total, yes: voting, no: 0, failed: total.saturating_sub(voting) }.nodes()
     }
 
     /// Whether a quorum of nodes votes and could grant something.
@@ -276,7 +339,7 @@ impl Engine {
     /// Asks every node for a vote, at once.
     fn vote(&self, command: &Arc<Command>) -> Ballot {
         let (mut ballot, now) = (self.ballot(), self.clock.now());
-        for (i, member) in self.members.iter().enumerate() {
+        for (i, member) in self.seats() {
             member.vote(command, now, Some(ballot.seat(i)));
         }
         ballot
@@ -287,8 +350,11 @@ impl Engine {
         let answered = except.count_ones() as usize;
         let (mut ballot, now) =
             (Ballot::new(self.enough().saturating_sub(answered).max(1)), self.clock.now());
+        // One that is no member now may hold a lease all the same. It has no say.
+        let members = self.electorate.now().members;
         for (i, member) in self.members.iter().enumerate().filter(|(i, _)| except & (1 << i) == 0) {
-            member.tell(command, now, Some(ballot.seat(i)));
+            let seat = (members & (1 << i) != 0).then(|| ballot.seat(i));
+            member.tell(command, now, seat);
         }
         ballot
     }
@@ -440,6 +506,7 @@ mod tests {
         node.node.restart("again", false);
         tokio::time::sleep(310 * SECOND).await;
         assert_eq!((state(&api), state(&other)), ("down", "voting"));
+        other.acquire().await;
         node.node.set_clock_offset_us(60_000_000);
         tokio::time::sleep(SECOND).await;
         node.refuse(None);

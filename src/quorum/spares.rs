@@ -13,7 +13,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::round_trip_of;
-use super::tally::quorum_of;
 use crate::clock::Clock;
 use crate::domain::LeaseId;
 use crate::node::Command;
@@ -63,7 +62,7 @@ impl Spares {
     }
 
     /// Chooses anew, by how the nodes are now.
-    pub(super) fn choose(&self) {
+    pub(super) fn choose(&self, quorum: usize) {
         self.awaited.store(0, Ordering::Relaxed);
         let now = self.clock.now();
         let (members, before) = (self.members.iter().enumerate(), self.bits());
@@ -80,7 +79,7 @@ impl Spares {
             .map(|(i, member)| (member.latency().map_or(0, |took| took.as_micros() / NEAR_US), i))
             .collect();
         by_distance.sort_unstable();
-        let spares = by_distance.iter().skip(quorum_of(self.members.len()));
+        let spares = by_distance.iter().skip(quorum);
         self.bits.store(spares.fold(0, |bits, (_, i)| bits | 1 << i), Ordering::Relaxed);
     }
 

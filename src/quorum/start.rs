@@ -4,10 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::Engine;
-use crate::node::NodeError;
-use crate::node::calls;
-use crate::node::quarantine::Standing;
+use super::membership::steps;
+use crate::domain::Role;
+use crate::node::board::Standing;
+use crate::node::member::Member;
 
 /// A node that must not be used, found at the start.
 #[derive(Debug, thiserror::Error)]
@@ -19,21 +22,10 @@ pub struct StartError {
     pub reason: String,
 }
 
-/// Why the nodes could not be marked.
+/// Why the nodes could not be marked; the text names the node.
 #[derive(Debug, thiserror::Error)]
-pub enum InitError {
-    /// Something speaks against it; the text names the node.
-    #[error("{0}")]
-    Refused(String),
-    /// A node did not take its marker.
-    #[error("{address} did not take its marker: {source}")]
-    Node {
-        /// Its address, without password.
-        address: String,
-        /// Why.
-        source: NodeError,
-    },
-}
+#[error("{0}")]
+pub struct InitError(String);
 
 /// What `quorate init` did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,16 +40,29 @@ pub struct InitReport {
 }
 
 impl Engine {
-    /// Probes every node once.
+    /// Probes every node once. One that is unfit is no reason not to start beside a quorum of sound ones.
     ///
     /// # Errors
     /// Names a node that was reached and must not be used.
     pub async fn ready_at_start(&self) -> Result<(), StartError> {
         self.probe_all().await;
+        let is_sound = |member: &&Arc<Member>| {
+            matches!(member.standing(), Standing::Voting(_) | Standing::Quarantined { .. })
+        };
+        let is_enough = {
+            let is_known = self.board.lock().in_force().is_some();
+            is_known && self.members.iter().filter(is_sound).count() >= self.electorate.now().quorum()
+        };
         for member in &self.members {
             if let Standing::Refused(why) = member.standing() {
                 let address = member.node().address().to_owned();
-                return Err(StartError { address, reason: why.to_string() });
+                let is_wrong = {
+                    let board = self.board.lock();
+                    board.is_foreign(member.index()) || board.is_twin(member.index())
+                };
+                if is_wrong || !is_enough {
+                    return Err(StartError { address, reason: why.to_string() });
+                }
             }
         }
         Ok(())
@@ -75,71 +80,94 @@ impl Engine {
                 member.probe(false).await;
             }
         });
-        futures_util::future::join_all(reach).await;
+        join_all(reach).await;
         // Once more: the verdict on one node depends on what the others say.
-        futures_util::future::join_all(self.members.iter().map(|member| member.probe(false))).await;
+        join_all(self.members.iter().map(|member| member.probe(false))).await;
     }
 
-    /// Marks the nodes of a new deployment: the operator's word that nothing was forgotten.
+    /// Founds a deployment of all listed nodes: the operator's word that nothing was forgotten.
     ///
     /// # Errors
     /// Where a node cannot be reached, is refused or belongs to another deployment.
     pub async fn initialize(&self) -> Result<InitReport, InitError> {
-        // A server that starts meanwhile leaves a note at each node, once, or marks it.
-        const LOOKS_MAX: usize = 5;
-        let mut report =
-            InitReport { marked: Vec::new(), left_to_quarantine: Vec::new(), total: self.members.len() };
-        let mut founds = None;
+        /// A server that starts meanwhile writes to the nodes, and may found the deployment itself.
+        const LOOKS_MAX: usize = 10;
+        self.probe_all().await;
+        let before: Vec<bool> = self.members.iter().map(|member| self.is_marked(member)).collect();
+        let founds = !before.contains(&true) || self.board.lock().is_new();
+        let mut why = "no node agreed".to_owned();
         for _ in 0..LOOKS_MAX {
-            match self.mark_what_is_new(&mut founds, &mut report).await? {
-                None => return Ok(report),
-                Some(address) => tracing::debug!(address, "the marker changed since it was looked at"),
+            self.check_all()?;
+            // Each says what it is first, and then all are one deployment.
+            join_all(self.members.iter().map(|member| member.probe(true))).await;
+            let is_known = self.board.lock().in_force().is_some();
+            let is_done = self.members.iter().all(|member| self.is_marked(member));
+            if is_known && !founds || is_known && is_done && !self.board.lock().is_new() {
+                return self.report(&before);
             }
+            let step = {
+                let board = self.board.lock();
+                let random = self.clock.random_bits();
+                match board.in_force() {
+                    None => steps::found(&board, random, Role::Voting),
+                    Some(membership) => Some(steps::trust(&board, membership, random)),
+                }
+            };
+            if let Some(step) = step
+                && self.propose_step(&step).await
+            {
+                why = "a node did not take its marker".to_owned();
+                join_all(self.members.iter().map(|member| member.probe(true))).await;
+                continue;
+            }
+            tokio::time::sleep(Duration::from_millis(20 + self.clock.random_below(40))).await;
+            self.probe_all().await;
         }
-        Err(InitError::Refused("somebody keeps changing the markers".to_owned()))
+        Err(InitError(why))
     }
 
-    /// Looks and marks, once; the address of a node where something else was stored by then. The first look
-    /// says whether the deployment is founded now.
-    async fn mark_what_is_new(
-        &self,
-        founds: &mut Option<bool>,
-        report: &mut InitReport,
-    ) -> Result<Option<String>, InitError> {
-        self.probe_all().await;
-        if let Some(member) = self.members.iter().find(|member| member.standing() == Standing::Down) {
-            let why = member.trouble().unwrap_or_else(|| "no answer".to_owned());
-            return Err(InitError::Refused(format!("{} cannot be reached: {why}", member.node().address())));
-        }
-        let (marks, seen, standing) = {
-            let board = self.board.lock();
-            let now = self.clock.now();
-            let seen: Vec<_> = (0..self.total()).map(|i| board.marker(i).map(str::to_owned)).collect();
-            let founds = *founds.get_or_insert_with(|| board.is_unmarked());
-            (board.initialize(now, founds).map_err(InitError::Refused)?, seen, board.judge(now))
-        };
-        report.left_to_quarantine.clear();
-        let mut changed = None;
-        for (((member, mark), seen), verdict) in self.members.iter().zip(marks).zip(seen).zip(standing) {
-            let address = member.node().address().to_owned();
-            match mark {
-                Some(mark) => {
-                    let command = Arc::new(calls::mark(&self.keys, seen.as_deref(), &mark.to_string()));
-                    let answer = member.ask(&command).await;
-                    let answer =
-                        answer.map_err(|source| InitError::Node { address: address.clone(), source })?;
-                    if answer.done {
-                        report.marked.push(address);
-                    } else {
-                        changed = Some(address);
-                    }
+    fn is_marked(&self, member: &Arc<Member>) -> bool {
+        let board = self.board.lock();
+        board
+            .seen(member.index())
+            .is_some_and(|seen| board.in_force().is_some_and(|membership| seen.is_intact_in(membership)))
+    }
+
+    /// That every node answers, and may be a member of this deployment, and that there are as many as it has.
+    fn check_all(&self) -> Result<(), InitError> {
+        for member in &self.members {
+            let address = member.node().address();
+            match member.standing() {
+                Standing::Down => {
+                    let why = member.trouble().unwrap_or_else(|| "no answer".to_owned());
+                    return Err(InitError(format!("{address} cannot be reached: {why}")));
                 }
-                None if matches!(verdict.standing, Standing::Quarantined { .. }) => {
-                    report.left_to_quarantine.push(address);
-                }
-                None => {}
+                Standing::Refused(why) => return Err(InitError(format!("{address}: {why}"))),
+                Standing::Voting(_) | Standing::Quarantined { .. } => {}
             }
         }
-        Ok(changed)
+        let (total, listed) = (self.total(), self.members.len());
+        if total != listed {
+            let first = self.members.first().map_or("", |member| member.node().address());
+            return Err(InitError(format!(
+                "{first} belongs to a deployment of {total} nodes, but {listed} are configured"
+            )));
+        }
+        Ok(())
+    }
+
+    fn report(&self, before: &[bool]) -> Result<InitReport, InitError> {
+        let mut report =
+            InitReport { marked: Vec::new(), left_to_quarantine: Vec::new(), total: self.members.len() };
+        for (member, before) in self.members.iter().zip(before) {
+            let address = member.node().address().to_owned();
+            let is_waited_for = matches!(member.standing(), Standing::Quarantined { .. });
+            match self.is_marked(member) && !is_waited_for {
+                true if !before => report.marked.push(address),
+                true => {}
+                false => report.left_to_quarantine.push(address),
+            }
+        }
+        Ok(report)
     }
 }

@@ -97,7 +97,7 @@ fn every_reader_takes_any_reply_or_says_that_it_makes_no_sense() {
             ListStep::read(answer.clone()).err(),
             calls::read_entries(answer.clone(), answer.rest.len()).err(),
             calls::read_issued(&answer).err(),
-            calls::read_marker(&answer).err(),
+            calls::Status::read(&answer).err(),
         ];
         for why in refused.into_iter().flatten() {
             prop_assert!(matches!(why, NodeError::Nonsense), "{why:?}");
@@ -112,24 +112,29 @@ fn every_reader_takes_any_reply_or_says_that_it_makes_no_sense() {
 /// A node that is marked and well, but for what it answers.
 struct Odd {
     run_id: String,
-    marker: Mutex<Option<String>>,
+    /// The marker, and the epoch that it knows.
+    stored: Mutex<[String; 2]>,
     replies: Vec<Result<Value, NodeError>>,
     next: AtomicUsize,
 }
 
 impl Node for Odd {
     fn submit(&self, call: Call) {
-        let marked = |marker: Option<String>| {
-            let marker = marker.map_or(Value::Nil, Value::Text);
-            Ok(Value::List(vec![Value::Int(1), Value::Int(NOW_MS), marker]))
-        };
-        let mut marker = self.marker.lock().unwrap();
+        let text = |text: &str| Value::Text(text.to_owned());
+        let answer =
+            |rest: Vec<Value>| Ok(Value::List([vec![Value::Int(1), Value::Int(NOW_MS)], rest].concat()));
+        let (mut stored, arg) =
+            (self.stored.lock().unwrap(), |i: usize| call.command.args().nth(i).unwrap_or_default());
         let reply = match call.command.script {
-            Script::Status => marked(marker.clone()),
-            Script::Mark => {
-                *marker = call.command.args().nth(1).map(str::to_owned);
-                marked(marker.clone())
+            Script::Status => {
+                let texts = vec![text(&stored[0]), text(&stored[1]), text("")];
+                answer(vec![Value::List(texts), text(""), Value::Int(1), Value::Int(0), text("")])
             }
+            Script::Mark => {
+                *stored = [arg(1).to_owned(), arg(3).to_owned()];
+                answer(vec![text(arg(1))])
+            }
+            Script::Register => answer(vec![text(arg(1)), text(arg(2))]),
             _ => self.replies[self.next.fetch_add(1, Ordering::Relaxed) % self.replies.len()].clone(),
         };
         tokio::spawn(async move {
@@ -165,7 +170,7 @@ impl Node for Odd {
 async fn ask_for_everything(replies: Vec<Result<Value, NodeError>>) {
     let nodes = (0..3).map(|i| {
         let (run_id, replies) = (format!("run-{i}"), replies.clone());
-        Arc::new(Odd { run_id, marker: Mutex::default(), replies, next: i.into() }) as Arc<dyn Node>
+        Arc::new(Odd { run_id, stored: Mutex::default(), replies, next: i.into() }) as Arc<dyn Node>
     });
     let clock = Arc::new(SeededClock::new(1, NOW_MS as u64 * 1000)) as Arc<dyn Clock>;
     let engine = Engine::new(nodes.collect(), clock, EngineOptions::default());

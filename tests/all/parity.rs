@@ -32,7 +32,7 @@ const STEPS: usize = 40;
 /// How far apart the two may be in time, ms: a pause of the machine between them.
 const TOLERANCE_MS: f64 = 5_000.0;
 
-const MARKER: &str = "q:node";
+const MARKER: &str = "q:member";
 const MARK: &str = "v1 run deployment 3 300000";
 const INDEX: &str = "q:semaphore:s";
 const LOCKS: [&str; 3] = ["q:lock:a", "q:lock:b", "q:lock:c"];

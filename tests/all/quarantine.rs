@@ -213,11 +213,12 @@ async fn init_ends_the_wait_of_servers_that_run_already() {
 }
 
 #[tokio::test]
-async fn init_is_idempotent_in_any_order_and_after_a_run_that_broke_off() {
+async fn init_is_idempotent_in_any_order() {
     let cluster = Cluster::new(5);
-    let marks = || cluster.nodes.iter().map(Redis::dump).collect::<Vec<_>>();
+    let marker = |node: &Redis| node.command::<String>(&["GET", "quorate:member"]);
+    let marks = || cluster.nodes.iter().map(marker).collect::<Vec<_>>();
     let before = marks();
-    assert!(before.iter().all(|keys| keys.len() == 1), "one marker each: {before:?}");
+    assert!(before.iter().all(|marker| marker.starts_with("2 member 1 ")), "{before:?}");
     cluster.init(&[]);
     let mut urls = cluster.urls();
     urls.reverse();
@@ -225,13 +226,7 @@ async fn init_is_idempotent_in_any_order_and_after_a_run_that_broke_off() {
     let output = init(&urls, &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(marks(), before);
-    // Two were marked when it broke off.
-    for node in &cluster.nodes[2..] {
-        node.command::<()>(&["FLUSHALL"]);
-    }
-    let output = init(&urls, &[]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(marks(), before, "nothing changed but what was missing");
+    assert_eq!(marks(), before, "nothing changed");
     let server = cluster.server(&[]).await;
     server.api().acquire("works", json!({})).await.ok();
 }
@@ -247,11 +242,11 @@ async fn init_marks_a_node_also_where_a_server_leaves_its_note_meanwhile() {
     let first = &cluster.nodes[0];
     // Looked at twice, and not marked yet, since the slow node is to be looked at too.
     eventually("init has looked", || async { first.commandstats().get("evalsha") >= Some(&2) }).await;
-    let noted: Option<String> = first.command(&["SET", "quorate:node", "blank 0", "NX"]);
+    let noted: Option<String> = first.command(&["SET", "quorate:member", "blank 0", "NX"]);
     let output = running.await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let marker: String = first.command(&["GET", "quorate:node"]);
-    assert!(marker.starts_with("1 "), "init says that it is marked, and it is {marker}");
+    let marker: String = first.command(&["GET", "quorate:member"]);
+    assert!(marker.starts_with("2 member "), "init says that it is marked, and it is {marker}");
     println!("a note was left in between: {}", noted.is_some());
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(told.matches("marked ").count(), 3, "{told}");
@@ -274,17 +269,13 @@ async fn init_does_not_spare_a_node_that_was_flushed_its_quarantine() {
     let cluster = Cluster::new(3);
     let server = cluster.server(&[]).await;
     let flushed = &cluster.nodes[0];
+    server.api().acquire("held", json!({})).await.ok();
     flushed.command::<()>(&["FLUSHALL"]);
-    eventually("the server has found it blank", || async {
-        flushed.command::<Option<String>>(&["GET", "quorate:node"]).is_some()
-    })
-    .await;
+    becomes(&server.api(), 0, "quarantined").await;
     let output = init(&cluster.urls(), &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.starts_with(&format!("left redis://127.0.0.1:{} ", flushed.port())), "{told}");
-    let marker: String = flushed.command(&["GET", "quorate:node"]);
-    assert!(marker.starts_with("blank "), "{marker}");
     assert_ne!(node(&server.api(), 0).await["state"], "voting");
 }
 
@@ -332,25 +323,88 @@ async fn two_urls_of_the_same_node_are_refused() {
     refused(&urls, &[&cluster.nodes[0]], &["same", "twice"]);
 }
 
+/// N comes from the membership, and not from a server's list.
 #[tokio::test]
-async fn another_number_of_nodes_is_refused() {
+async fn a_list_of_other_nodes_changes_no_quorum_and_founds_no_deployment() {
     let five = Cluster::new(5);
-    let all: Vec<&Redis> = five.nodes.iter().collect();
-    refused(&five.urls()[..3], &all, &["5"]);
-    let three = Cluster::new(3);
-    let blank = Cluster::blank(2, &RedisOptions::default());
-    let urls = [three.urls(), blank.urls()].concat();
-    refused(&urls, &three.nodes.iter().collect::<Vec<_>>(), &["3"]);
-    assert!(
-        blank.nodes.iter().all(|node| node.dump().is_empty()),
-        "a node was marked by a run that was refused"
-    );
+    let few = Server::start(&ServerOptions::over(five.urls()[..3].to_vec())).ready().await;
+    let lease = few.api().acquire("few", json!({})).await.ok();
+    assert_eq!((number(&lease["nodes"], "total"), number(&lease["nodes"], "quorum")), (5, 3));
+    let output = init(&five.urls()[..3], &[]);
+    assert!(!output.status.success());
+    let blank = Cluster::blank(1, &RedisOptions::default());
+    let more = Server::start(&ServerOptions::over([five.urls(), blank.urls()].concat())).ready().await;
+    becomes(&more.api(), 5, "refused").await;
+    let reason = node(&more.api(), 5).await["reason"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains("quorate members add"), "{reason}");
+    assert!(blank.nodes[0].dump().is_empty(), "it was written to");
+    let problem = more.api().acquire("few", json!({})).await.problem(409, "lock_held");
+    assert_eq!(number(&problem["nodes"], "total"), 5);
+}
+
+/// Seen before: 84 to 91 of 300 names were granted to both.
+#[tokio::test]
+async fn servers_whose_lists_differ_never_grant_a_name_twice() {
+    let cluster = Cluster::with(3, &RedisOptions::default(), &MAX_TTL);
+    let other = Cluster::blank(1, &RedisOptions::default());
+    let urls = cluster.urls();
+    let one = cluster.server(&MAX_TTL).await;
+    let lists = vec![urls[0].clone(), urls[1].clone(), other.urls()[0].clone()];
+    let two = Server::start(&ServerOptions::over(lists).with(&MAX_TTL)).ready().await;
+    becomes(&two.api(), 2, "refused").await;
+    for i in 0..100 {
+        let name = format!("both:{i}");
+        let (a, b) = (one.api(), two.api());
+        let (a, b) = tokio::join!(
+            a.acquire(&name, json!({"ttl_ms": 2_000})),
+            b.acquire(&name, json!({"ttl_ms": 2_000}))
+        );
+        assert!(a.status != 200 || b.status != 200, "both hold {name}");
+    }
+}
+
+/// Seen before: granted again after 3.5 s with 26 s of the first lease left.
+#[tokio::test]
+async fn a_server_that_starts_after_the_clocks_of_a_quorum_stepped_waits_for_the_leases() {
+    let (cluster, server) = marked().await;
+    let api = server.api();
+    let asked = Instant::now();
+    let lease = api.acquire("doubt", json!({"ttl_ms": 2_000})).await.ok();
+    let valid_until = asked + Duration::from_millis(number(&lease, "validity_ms"));
+    // As a clock step makes them: the lease is over there, and the doubt is written.
+    for node in &cluster.nodes[..2] {
+        let marker: String = node.command(&["GET", "quorate:member"]);
+        let run_id = marker.split(' ').nth(4).unwrap().to_owned();
+        node.command::<()>(&[
+            "SET",
+            "quorate:member",
+            &format!("2 doubt {run_id} 0 {run_id} its clock stepped"),
+        ]);
+        node.command::<()>(&["DEL", "quorate:lock:doubt"]);
+    }
+    drop(server);
+    let next = Server::start(&cluster.options().with(&MAX_TTL));
+    let again = next.api().acquire("doubt", json!({"wait_ms": 30_000})).await.ok();
+    assert!(Instant::now() >= valid_until, "granted twice");
+    assert!(token(&again) > token(&lease));
+}
+
+#[tokio::test]
+async fn a_node_of_a_later_version_is_refused_and_not_written_to() {
+    let (cluster, server) = marked().await;
+    cluster.nodes[1].command::<()>(&["SET", "quorate:member", "3 something new"]);
+    becomes(&server.api(), 1, "refused").await;
+    tokio::time::sleep(Duration::from_millis(MAX_TTL_MS)).await;
+    let marker: String = cluster.nodes[1].command(&["GET", "quorate:member"]);
+    assert_eq!(marker, "3 something new");
+    server.api().acquire("two", json!({})).await.ok();
 }
 
 #[tokio::test]
 async fn a_node_of_another_deployment_is_refused() {
     let (ours, theirs) = (Cluster::new(3), Cluster::new(3));
     let before = theirs.nodes[0].dump();
+    assert!(!before.is_empty());
     let urls = vec![ours.nodes[0].url(), ours.nodes[1].url(), theirs.nodes[0].url()];
     refused(&urls, &[&theirs.nodes[0]], &["another deployment", "different deployment"]);
     assert_eq!(theirs.nodes[0].dump(), before);
@@ -443,7 +497,7 @@ async fn nobody_is_let_in_through_a_node_that_was_unfit_for_a_while() {
     // Lags behind the node, as replicas do, and has its marker.
     let other = Redis::with(RedisOptions::default());
     other.command::<()>(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
-    other.command::<()>(&["SET", "quorate:node", &redis.command::<String>(&["GET", "quorate:node"])]);
+    other.command::<()>(&["SET", "quorate:member", &redis.command::<String>(&["GET", "quorate:member"])]);
     let port = other.port().to_string();
     let spells: [(&[&str], &[&str]); 2] = [
         (&["REPLICAOF", "127.0.0.1", &port], &["REPLICAOF", "NO", "ONE"]),

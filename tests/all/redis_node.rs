@@ -11,7 +11,7 @@ use std::time::Duration;
 use quorate::clock::{Clock, SystemClock};
 use quorate::domain::Keys;
 use quorate::node::ballot::Ballot;
-use quorate::node::calls::Bounds;
+use quorate::node::calls::{self, Bounds};
 use quorate::node::redis::{RedisNode, RedisOptions};
 use quorate::node::{
     Answer, BoxFuture, Call, Command, HintSink, Marker, Node, NodeError, ReplyTo, Script, Value,
@@ -163,11 +163,11 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn status() -> Command {
-    Command::new(Script::Status).key("q:node")
+    calls::status(&Keys::new("q"), 0, 0, "")
 }
 
 fn mark(seen: &str, new: &str) -> Command {
-    Command::new(Script::Mark).key("q:node").arg(seen).arg(new)
+    calls::mark(&Keys::new("q"), seen, new, "a", "")
 }
 
 fn acquire(lease: &str, key: &str) -> Command {
@@ -251,7 +251,7 @@ async fn a_call_is_sent_while_earlier_ones_wait_for_their_answers() {
         receivers.push(send(&node, mark(&std::mem::replace(&mut before, name.into()), name)));
         until(
             "it has run",
-            async || server.run::<Option<String>>(&["GET", "q:node"]).await.unwrap(),
+            async || server.run::<Option<String>>(&["GET", "q:member"]).await.unwrap(),
             |marker| marker.as_deref() == Some(name),
         )
         .await;
@@ -470,7 +470,7 @@ async fn a_short_stop_keeps_the_connection_and_late_answers_go_nowhere() {
     server.signal("-CONT");
     // The hundred answers that come first belong to the hundred before.
     let answer = in_time(asked).await.unwrap().unwrap();
-    assert_eq!(answer.rest, [Value::Text("late0".into())]);
+    assert_eq!(calls::Status::read(&answer).unwrap().marker, "late0");
     assert_eq!(node.generation(), generation);
 }
 
@@ -883,7 +883,7 @@ async fn a_user_a_database_and_a_unix_socket_are_taken_from_the_url() {
     assert_eq!(node.address(), format!("unix://{}", socket.display()));
     until_up(&node).await;
     let answer = ask(&node, status()).await.unwrap();
-    assert_eq!(answer.rest, [Value::Text("of database 3".into())]);
+    assert_eq!(calls::Status::read(&answer).unwrap().marker, "of database 3");
     drop(server);
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -296,7 +296,14 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
         sleep(Duration::from_millis(100)).await;
     }
     if debts() > 0 {
-        checkers.violate(format!("{} debts are not paid {patience_ms} ms after the last fault", debts()));
+        let nodes: Vec<_> = (0..servers)
+            .flat_map(|server| town.process(server).service.engine.nodes())
+            .map(|node| (node.state, node.reason))
+            .collect();
+        checkers.violate(format!(
+            "{} debts are not paid {patience_ms} ms after the last fault: {nodes:?}",
+            debts()
+        ));
     }
     let rest = |more_ms: u64| Duration::from_millis((deadline + more_ms).saturating_sub(world.ms()));
     for server in 0..servers {

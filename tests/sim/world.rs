@@ -904,7 +904,7 @@ impl World {
         if forgets {
             for key in embedded.keys() {
                 // What does not expire stays.
-                let lost = key != "quorate:node" && self.lock().rng.random_range(0..4) > 0;
+                let lost = key != "quorate:member" && self.lock().rng.random_range(0..4) > 0;
                 if lost {
                     let _ = embedded.command(&["DEL", &key]);
                 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::clock::SeededClock;
 use crate::domain::Keys;
 use crate::node::ballot::Ballot;
-use crate::node::calls::Bounds;
+use crate::node::calls::{self, Bounds};
 use crate::node::{Command, Marker, ReplyTo, Script};
 
 const NOW_MS: u64 = 1_790_000_000_000;
@@ -46,7 +46,7 @@ impl Clock for Stopped {
 /// A node that is marked.
 fn node() -> EmbeddedNode {
     let node = EmbeddedNode::new("run-1", Arc::new(Stopped));
-    node.command(&["SET", "q:node", MARKER]).unwrap();
+    node.command(&["SET", "q:member", MARKER]).unwrap();
     node
 }
 
@@ -267,7 +267,7 @@ fn only_looking_never_grants() {
     let node = node();
     let look = Ask { lease: B, look_only: true, ..ASK };
     assert_eq!(acquire(&node, &LOCK, &look), "0");
-    assert_eq!(node.keys(), ["q:node"]);
+    assert_eq!(node.keys(), ["q:member"]);
     acquire(&node, &LOCK, &ASK);
     assert!(acquire(&node, &LOCK, &look).starts_with("0 [30000"));
 }
@@ -324,7 +324,7 @@ fn a_token_too_far_ahead_of_the_nodes_clock_is_refused() {
 #[test]
 fn a_node_whose_marker_is_another_or_missing_abstains() {
     let node = node();
-    node.command(&["SET", "q:node", "another"]).unwrap();
+    node.command(&["SET", "q:member", "another"]).unwrap();
     assert_eq!(acquire(&node, &LOCK, &ASK), "-1");
     assert_eq!(extend(&node, &LOCK, A, P, "own"), "-1");
     assert_eq!(heal(&node, &LOCK, A, P), "-1 another");
@@ -339,14 +339,16 @@ fn a_node_whose_marker_is_another_or_missing_abstains() {
 #[test]
 fn the_marker_is_replaced_only_where_it_is_what_the_caller_saw() {
     let node = node();
-    let mark =
-        |seen: &str, new: &str| run(&node, Script::Mark, &strings(&["q:node"]), &strings(&[seen, new]));
+    let keys = strings(&["q:member", "q:node", "q:membership"]);
+    let mark = |seen: &str, new: &str| run(&node, Script::Mark, &keys, &strings(&[seen, new, "run-1", ""]));
     assert_eq!(mark("", "new"), format!("0 {MARKER}"));
     assert_eq!(mark(MARKER, "new"), "1 new");
     node.flush();
-    assert_eq!(mark("new", "newer"), "0 nil");
+    assert_eq!(mark("new", "newer"), "0 ");
     assert_eq!(mark("", "newer"), "1 newer");
-    assert_eq!(run(&node, Script::Status, &strings(&["q:node"]), &[]), "1 newer");
+    assert_eq!(node.get_raw("q:member").as_deref(), Some("newer"));
+    // A server of the version before finds a deployment of no nodes, and leaves it alone.
+    assert_eq!(node.get_raw("q:node").as_deref(), Some("1 run-1 upgraded 0 0"));
 }
 
 #[test]
@@ -355,7 +357,7 @@ fn a_release_that_overtakes_its_acquire_leaves_nothing() {
     assert_eq!(release(&node, &BOTH, A), "0");
     assert_eq!(acquire(&node, &BOTH, &ASK), "-3");
     assert_eq!(heal(&node, &BOTH, A, P), "-3");
-    assert_eq!(node.keys(), ["q:node".to_owned(), "q:undone".to_owned(), tombstone(A)]);
+    assert_eq!(node.keys(), ["q:member".to_owned(), "q:undone".to_owned(), tombstone(A)]);
     assert_eq!(acquire(&node, &BOTH, &Ask { lease: B, ..ASK }), GRANTED);
     at(&node, 60_001);
     assert_eq!(node.keys().into_iter().find(|key| key.starts_with("q:undone")), None);
@@ -366,7 +368,7 @@ fn a_release_that_found_everything_needs_no_tombstone() {
     let node = node();
     acquire(&node, &BOTH, &ASK);
     assert_eq!(release(&node, &BOTH, A), "1");
-    assert_eq!(node.keys(), ["q:lock:a", "q:lock:b", "q:node"]);
+    assert_eq!(node.keys(), ["q:lock:a", "q:lock:b", "q:member"]);
     assert_eq!(release(&node, &BOTH, A), "0");
 }
 
@@ -444,7 +446,7 @@ fn a_lease_that_was_released_leaves_no_tombstone_when_it_is_released_again() {
         release(&node, &LOCK, lease);
     }
     assert_eq!(release(&node, &LOCK, B), "0");
-    assert_eq!(node.keys(), ["q:lock:a", "q:node"]);
+    assert_eq!(node.keys(), ["q:lock:a", "q:member"]);
     // Nor is it given back: what the node stores says that it is over.
     assert_eq!(heal(&node, &LOCK, B, P + 1), "0");
 }
@@ -623,7 +625,7 @@ fn a_key_that_holds_something_else_is_an_error_and_never_a_vote() {
     assert!(acquire(&node, &BOTH, &ASK).starts_with("redis: WRONGTYPE"));
     node.command(&["SET", "q:lock:b", "odd"]).unwrap();
     assert!(acquire(&node, &BOTH, &ASK).contains("not a lease record"));
-    assert_eq!(node.keys(), ["q:lock:b", "q:node"]);
+    assert_eq!(node.keys(), ["q:lock:b", "q:member"]);
 }
 
 #[test]
@@ -632,7 +634,7 @@ fn many_keys_are_granted_all_or_none() {
     acquire(&node, &On::Locks(&["b"]), &ASK);
     let reply = acquire(&node, &On::Locks(&["a", "b", "c"]), &Ask { lease: B, ..ASK });
     assert!(reply.starts_with("0 [30000") && reply.contains(A), "{reply}");
-    assert_eq!(node.keys(), ["q:lock:b", "q:node"]);
+    assert_eq!(node.keys(), ["q:lock:b", "q:member"]);
     release(&node, &On::Locks(&["b"]), A);
     // The token is above the highest fence among them, and the same everywhere.
     assert_eq!(acquire(&node, &On::Locks(&["a", "b", "c"]), &Ask { lease: B, ..ASK }), granted(P + 1));
@@ -707,7 +709,7 @@ fn healing_takes_nothing_from_another_lease() {
     let node = node();
     acquire(&node, &On::Locks(&["b"]), &Ask { lease: B, ..ASK });
     assert_eq!(heal(&node, &BOTH, A, P), "0");
-    assert_eq!(node.keys(), ["q:lock:b", "q:node"]);
+    assert_eq!(node.keys(), ["q:lock:b", "q:member"]);
 }
 
 #[test]
@@ -723,7 +725,7 @@ fn a_healing_that_comes_when_the_lease_is_over_leaves_nothing() {
     let node = node();
     at(&node, 20_000);
     assert_eq!(heal(&node, &LOCK, A, P), "0");
-    assert_eq!(node.keys(), ["q:node"]);
+    assert_eq!(node.keys(), ["q:member"]);
 }
 
 #[test]
@@ -858,7 +860,7 @@ fn an_index_of_the_wrong_type_leaves_no_slot_taken() {
     node.command(&["SET", SEMAPHORE, "odd"]).unwrap();
     assert!(acquire(&node, &On::Slots(&[1, 2]), &ASK).starts_with("redis: WRONGTYPE"));
     assert!(heal(&node, &On::Slots(&[1, 2]), A, P).starts_with("redis: WRONGTYPE"));
-    assert_eq!(node.keys(), ["q:node", SEMAPHORE]);
+    assert_eq!(node.keys(), ["q:member", SEMAPHORE]);
 }
 
 #[test]
@@ -989,9 +991,9 @@ async fn a_restart_breaks_each_connection_once_and_changes_the_run_id() {
     acquire(&node, &LOCK, &ASK);
     node.restart("run-2", true);
     assert_eq!(sink.missed.load(Ordering::Relaxed), 1);
-    let status = Command::new(Script::Status).key("q:node");
+    let status = calls::status(&Keys::new("q"), 0, 0, "");
     assert!(matches!(other.eval(&status, None), Err(NodeError::Connection(_))));
-    assert_eq!(text(other.eval(&status, None)), format!("1 {MARKER}"));
+    assert!(text(other.eval(&status, None)).contains(MARKER));
     assert_eq!(node.identify().await.unwrap().run_id, "run-2");
     assert!(read(&node, &LOCK).contains(A));
     node.restart("run-3", false);
@@ -1014,7 +1016,7 @@ async fn what_identify_reports_can_be_set() {
 #[tokio::test(start_paused = true)]
 async fn tokios_paused_time_drives_the_nodes_clock() {
     let node = EmbeddedNode::new("run-1", Arc::new(SeededClock::new(1, P)));
-    node.command(&["SET", "q:node", MARKER]).unwrap();
+    node.command(&["SET", "q:member", MARKER]).unwrap();
     assert_eq!(acquire(&node, &LOCK, &ASK), GRANTED);
     tokio::time::advance(std::time::Duration::from_millis(TTL - 1)).await;
     let ask = Ask { lease: B, ..ASK };

@@ -235,9 +235,10 @@ impl Redis {
         named.collect()
     }
 
-    /// All keys with what is stored there, as far as it is a string.
+    /// All keys with what is stored there, as far as it is a string; but not what every look at the node changes.
     pub fn dump(&self) -> BTreeMap<String, Option<String>> {
-        let keys: Vec<String> = self.command(&["KEYS", "*"]);
+        let mut keys: Vec<String> = self.command(&["KEYS", "*"]);
+        keys.retain(|key| !key.ends_with(":looks") && !key.ends_with(":addresses"));
         let value = |key: &str| self.try_command(&["GET", key]).ok().flatten();
         keys.into_iter().map(|key| (key.clone(), value(&key))).collect()
     }

@@ -1,0 +1,611 @@
+//! What one API server has seen of all nodes, and where each stands by that (docs/protocol.md §4), without I/O.
+//!
+//! The membership in force is the latest that any node knows to be chosen. A node votes where its marker names that
+//! membership, this process and its incarnation. What else may be there, and what is to be written in its place,
+//! is decided in [`Board::judge`]; which step of the membership comes next, in `quorum/membership`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Identity;
+use super::calls::Status;
+use super::electorate::{Electorate, Electors};
+use super::marker::Mark;
+use crate::domain::{MemberEntry, Membership, Role, Stage, drift_ms};
+
+/// Where a node stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It votes, with this marker.
+    Voting(Arc<str>),
+    /// It abstains: what it may have forgotten could still be held.
+    Quarantined {
+        /// When it may vote; `None` while that depends on other nodes.
+        until: Option<Instant>,
+        /// Why.
+        reason: Arc<str>,
+        /// The text in the place of its marker. As long as that is there the node remembers what it was told
+        /// since, and may be given copies.
+        marker: Option<Arc<str>>,
+    },
+    /// It does not answer.
+    Down,
+    /// It must never vote as it is; the text says why and names other nodes by address.
+    Refused(Arc<str>),
+}
+
+impl Standing {
+    /// Whether it is quarantined, and that for this reason.
+    pub fn is_quarantined_for(&self, why: &str) -> bool {
+        matches!(self, Self::Quarantined { reason, .. } if **reason == *why)
+    }
+}
+
+/// A text to be written in the place of a marker, if the one seen is still there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// The one seen; empty where there is none.
+    pub seen: String,
+    /// The new one.
+    pub new: String,
+    /// The process there.
+    pub run_id: String,
+    /// The epoch that the node learns with it, or nothing.
+    pub chosen: String,
+}
+
+/// What to do about a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Where it stands.
+    pub standing: Standing,
+    /// What is to be written.
+    pub write: Option<Write>,
+}
+
+/// What was last seen of a node.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// Who it is.
+    pub identity: Identity,
+    /// Its whole status.
+    pub status: Status,
+    /// Its marker.
+    pub mark: Mark,
+    /// The epoch that it knows.
+    pub chosen: Option<Membership>,
+    /// The next one, where it accepted one.
+    pub accepted: Option<Membership>,
+}
+
+impl Seen {
+    fn new(identity: Identity, status: Status) -> Self {
+        let mark = Mark::read((!status.marker.is_empty()).then_some(status.marker.as_str()));
+        let (chosen, accepted) = (status.chosen.parse().ok(), status.accepted.parse().ok());
+        Self { identity, status, mark, chosen, accepted }
+    }
+
+    /// Whether it is a member of this epoch, or of one before, and remembers all since it was taken in.
+    pub fn is_intact_in(&self, membership: &Membership) -> bool {
+        match &self.mark {
+            Mark::Member { run_id, nonce, .. } => {
+                *run_id == self.identity.run_id && membership.find(run_id, nonce).is_some()
+            }
+            Mark::Closed { run_id, nonce } => {
+                *run_id == self.identity.run_id && membership.find(run_id, nonce).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// The incarnation that waits to be taken in.
+    pub fn newcomer(&self) -> Option<(&str, &str)> {
+        match &self.mark {
+            Mark::Doubted { run_id, nonce, .. } | Mark::Old { run_id, deployment: nonce, .. }
+                if *run_id == self.identity.run_id =>
+            {
+                Some((run_id, nonce))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_fit(&self) -> bool {
+        self.identity.is_master() && !self.identity.evicts()
+    }
+}
+
+#[derive(Debug, Default)]
+struct View {
+    seen: Option<Seen>,
+    reachable: bool,
+    /// Why it may have forgotten leases, until that is written to it.
+    doubt: Option<&'static str>,
+    /// The processes that were reached here, the last one first.
+    processes: Vec<String>,
+}
+
+/// What one API server has seen of all nodes.
+#[derive(Debug)]
+pub struct Board {
+    addresses: Vec<String>,
+    max_ttl_ms: u64,
+    views: Vec<View>,
+    in_force: Option<Arc<Membership>>,
+    /// Counts the memberships that were in force here.
+    generation: u64,
+    electorate: Arc<Electorate>,
+    /// Two deployments have as many nodes of this list.
+    divided: bool,
+    /// From when on members that join are waited for, and how long, by their incarnation.
+    waits: BTreeMap<String, (Instant, Duration)>,
+    /// The same for the epoch that changed their number.
+    resized: Option<(u64, Instant, Duration)>,
+}
+
+/// Processes remembered of each address.
+const PROCESSES_MAX: usize = 16;
+/// Why a node abstains whose marker is about to be written.
+pub(super) const MARKING: &str = "being marked";
+/// Why a clock is not trusted.
+pub const STEPPED: &str = "its clock stepped: waiting until leases judged by it have expired";
+const RESTARTED: &str = "restarted or lost its data: waiting until leases it may have forgotten have expired";
+const UNFIT: &str =
+    "was a replica, or might evict: waiting until leases it may have lost by that have expired";
+const ROLLED_BACK: &str =
+    "went back to an earlier state: waiting until leases it may have forgotten have expired";
+const BLANK: &str = "blank: waiting as if it had lost its data (quorate init skips this wait for new nodes)";
+const CLOSED: &str = "closed by command: it votes again once it was restarted";
+
+impl Board {
+    /// A board of nodes with these addresses; nothing seen yet.
+    pub fn new(addresses: Vec<String>, max_ttl_ms: u64) -> Self {
+        let views: Vec<View> = addresses.iter().map(|_| View::default()).collect();
+        let electorate = Arc::new(Electorate::new(views.len()));
+        Self {
+            addresses,
+            max_ttl_ms,
+            views,
+            in_force: None,
+            generation: 0,
+            electorate,
+            divided: false,
+            waits: BTreeMap::new(),
+            resized: None,
+        }
+    }
+
+    /// What rounds count by.
+    pub fn electorate(&self) -> &Arc<Electorate> {
+        &self.electorate
+    }
+
+    /// Nodes in this server's list.
+    pub fn listed(&self) -> usize {
+        self.views.len()
+    }
+
+    /// The address of node `i`.
+    pub fn address(&self, i: usize) -> &str {
+        &self.addresses[i]
+    }
+
+    /// This server's own limit, ms.
+    pub fn max_ttl_ms(&self) -> u64 {
+        self.max_ttl_ms
+    }
+
+    /// The membership in force, as far as is known.
+    pub fn in_force(&self) -> Option<&Arc<Membership>> {
+        self.in_force.as_ref()
+    }
+
+    /// Counts the memberships that were in force here.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What was last seen of node `i`, while it answers.
+    pub fn seen(&self, i: usize) -> Option<&Seen> {
+        let view = &self.views[i];
+        view.seen.as_ref().filter(|_| view.reachable)
+    }
+
+    /// What was last seen of node `i`, while it answers and may be a member.
+    pub fn fit(&self, i: usize) -> Option<&Seen> {
+        self.seen(i)
+            .filter(|seen| seen.is_fit() && self.views[i].doubt.is_none() && self.twin(i, seen).is_none())
+    }
+
+    /// Redis version of node `i`, once seen.
+    pub fn version(&self, i: usize) -> Option<&str> {
+        self.views[i].seen.as_ref().map(|seen| seen.identity.version.as_str())
+    }
+
+    /// One bit a listed node that is a member.
+    pub fn members(&self) -> u64 {
+        let Some(membership) = &self.in_force else { return u64::MAX };
+        let is_member = |view: &View| {
+            view.seen.as_ref().is_some_and(|seen| membership.of_process(&seen.identity.run_id).is_some())
+        };
+        self.views.iter().enumerate().fold(0, |bits, (i, view)| bits | u64::from(is_member(view)) << i)
+    }
+
+    /// Node `i` answered a look.
+    pub fn saw(&mut self, i: usize, identity: Identity, status: Status, now: Instant) {
+        let view = &mut self.views[i];
+        view.reachable = true;
+        let before = view.seen.as_ref().filter(|seen| seen.identity.run_id == identity.run_id);
+        let went_back = before.is_some_and(|seen| seen.status.looks > status.looks);
+        let seen = Seen::new(identity, status);
+        if before.is_none() {
+            // What was held against another process is over.
+            view.doubt = None;
+        }
+        if went_back {
+            view.doubt = Some(ROLLED_BACK);
+        }
+        // A replica that lags has the marker of its master, who may become its replica and then master again;
+        // and an eviction leaves the marker.
+        if !seen.is_fit() {
+            view.doubt = Some(UNFIT);
+        }
+        if seen.newcomer().is_some() {
+            view.doubt = view.doubt.filter(|_| !seen.is_fit());
+        }
+        if view.processes.first() != Some(&seen.identity.run_id) {
+            view.processes.insert(0, seen.identity.run_id.clone());
+            view.processes.truncate(PROCESSES_MAX);
+        }
+        view.seen = Some(seen);
+        self.find_membership();
+        let total = self.in_force.as_ref().map_or(self.views.len(), |membership| membership.total());
+        self.electorate.set(Electors { generation: self.generation, members: self.members(), total });
+        self.begin_waits(now);
+    }
+
+    /// Node `i` did not answer.
+    pub fn lost(&mut self, i: usize) {
+        self.views[i].reachable = false;
+    }
+
+    /// Node `i` may have forgotten leases: to be written to it. False where that was known.
+    pub fn doubt(&mut self, i: usize, why: &'static str) -> bool {
+        self.views[i].doubt.replace(why).is_none()
+    }
+
+    /// The latest epoch of the deployment to which most nodes belong.
+    fn find_membership(&mut self) {
+        let mut deployments: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for seen in self.views.iter().filter_map(|view| view.seen.as_ref()) {
+            let Some(chosen) = &seen.chosen else { continue };
+            let (intact, all) = deployments.entry(&chosen.deployment).or_default();
+            *intact += usize::from(seen.is_intact_in(chosen));
+            *all += 1;
+        }
+        let best = deployments.iter().max_by_key(|(_, counts)| **counts).map(|(id, counts)| (*id, *counts));
+        let Some((deployment, (most, _))) = best else {
+            self.divided = false;
+            self.generation += u64::from(self.in_force.take().is_some());
+            return;
+        };
+        self.divided = most > 0 && deployments.values().filter(|(intact, _)| *intact == most).count() > 1;
+        let chosen = self.views.iter().filter_map(|view| view.seen.as_ref()?.chosen.as_ref());
+        let latest =
+            chosen.filter(|chosen| chosen.deployment == deployment).max_by_key(|one| (one.epoch, &one.id));
+        let latest = latest.filter(|_| !self.divided).cloned().map(Arc::new);
+        if latest != self.in_force {
+            self.generation += 1;
+            self.in_force = latest;
+        }
+    }
+
+    /// Nodes whose marker names the membership in force.
+    fn marked<'a>(&'a self, membership: &'a Membership) -> impl Iterator<Item = (&'a Seen, &'a MemberEntry)> {
+        (0..self.listed()).filter_map(|i| self.seen(i)).filter_map(|seen| {
+            let member = membership.of_process(&seen.identity.run_id)?;
+            (seen.status.marker == Mark::of(membership, member)).then_some((seen, member))
+        })
+    }
+
+    /// No lease is granted under an epoch before once a quorum of its members is marked with this one: from then on
+    /// those that join are waited for.
+    fn begin_waits(&mut self, now: Instant) {
+        let Some(membership) = self.in_force.clone() else { return };
+        self.waits.retain(|nonce, _| membership.members.iter().any(|member| member.nonce == *nonce));
+        let is_old = |member: &MemberEntry| member.joined < membership.epoch;
+        let old = membership.members.iter().filter(|member| is_old(member)).count();
+        let marked: Vec<_> = self.marked(&membership).collect();
+        let is_settled = marked.iter().filter(|(_, member)| is_old(member)).count()
+            >= old.min(membership.quorum())
+            && marked.len() >= membership.quorum();
+        if !is_settled {
+            return;
+        }
+        let class_ms = marked.iter().map(|(seen, _)| seen.status.class_ms).max().unwrap_or(0);
+        let wait_ms = class_ms.max(membership.wait_ms);
+        let wait = Duration::from_millis(if wait_ms > 0 { wait_ms + drift_ms(wait_ms) } else { 0 });
+        for member in membership.members.iter().filter(|member| member.role == Role::Joining) {
+            self.waits.entry(member.nonce.clone()).or_insert((now, wait));
+        }
+        if membership.stage == Stage::Resized
+            && self.resized.is_none_or(|(epoch, ..)| epoch != membership.epoch)
+        {
+            self.resized = Some((membership.epoch, now, wait));
+        }
+    }
+
+    /// Until when this member is waited for.
+    pub fn joins_at(&self, member: &MemberEntry) -> Option<Instant> {
+        self.waits.get(&member.nonce).map(|(since, wait)| *since + *wait)
+    }
+
+    /// Until when the next change has to wait.
+    pub fn resized_until(&self, membership: &Membership) -> Option<Instant> {
+        let (_, since, wait) = self.resized.filter(|(epoch, ..)| *epoch == membership.epoch)?;
+        Some(since + wait)
+    }
+
+    /// The largest class of leases that any member knows of, ms.
+    pub fn class_ms(&self) -> u64 {
+        self.views
+            .iter()
+            .filter_map(|view| view.seen.as_ref())
+            .map(|seen| seen.status.class_ms)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// `address=process` of the members that are seen here, to be remembered at node `i` if it is one of them.
+    pub fn addresses_for(&self, i: usize) -> String {
+        let Some(membership) = &self.in_force else { return String::new() };
+        let member = |i: usize| self.fit(i).filter(|seen| seen.is_intact_in(membership));
+        let mut text = String::new();
+        for (j, seen) in (0..self.listed()).filter_map(|j| Some((j, member(j)?))) {
+            text.push_str(&format!("{}={} ", self.addresses[j], seen.identity.run_id));
+        }
+        if member(i).is_some() { text } else { String::new() }
+    }
+
+    /// The addresses that led to this process, as any node remembers.
+    pub fn addresses_of(&self, run_id: &str) -> Vec<&str> {
+        let mut found: Vec<&str> = Vec::new();
+        for (view, address) in self.views.iter().zip(&self.addresses) {
+            if view.processes.iter().any(|process| process == run_id) && !found.contains(&address.as_str()) {
+                found.push(address);
+            }
+        }
+        if let Some(member) = self.in_force.as_ref().and_then(|membership| membership.of_process(run_id))
+            && !found.contains(&member.address.as_str())
+        {
+            found.push(&member.address);
+        }
+        for seen in self.views.iter().filter_map(|view| view.seen.as_ref()) {
+            for pair in seen.status.addresses.split(' ') {
+                if let Some((address, process)) = pair.rsplit_once('=')
+                    && process == run_id
+                    && !found.contains(&address)
+                {
+                    found.push(address);
+                }
+            }
+        }
+        found
+    }
+
+    /// The member whose place this newcomer takes: the same process with another memory, the one whose data it has, or
+    /// the one that was reached by the same address; and is seen nowhere else.
+    pub fn replaces<'a>(&self, i: usize, membership: &'a Membership) -> Option<&'a MemberEntry> {
+        let seen = self.seen(i)?;
+        if let Some(member) = membership.of_process(&seen.identity.run_id) {
+            return Some(member);
+        }
+        let is_elsewhere = |member: &MemberEntry| {
+            (0..self.listed()).any(|j| self.seen(j).is_some_and(|seen| seen.identity.run_id == member.run_id))
+        };
+        let former = seen.mark.process().and_then(|process| membership.of_process(process));
+        former.filter(|member| !is_elsewhere(member)).or_else(|| {
+            membership.members.iter().find(|member| {
+                self.addresses_of(&member.run_id).contains(&self.addresses[i].as_str())
+                    && !is_elsewhere(member)
+            })
+        })
+    }
+
+    /// Where node `i` stands.
+    pub fn judge(&self, i: usize, random: u128) -> Verdict {
+        let stands = |standing| Verdict { standing, write: None };
+        let Some(seen) = self.seen(i) else { return stands(Standing::Down) };
+        if let Some(why) = self.refusal(i, seen) {
+            return stands(Standing::Refused(why.into()));
+        }
+        let marker = (!seen.status.marker.is_empty()).then(|| Arc::from(seen.status.marker.as_str()));
+        let quarantined = |until, reason: &str| Standing::Quarantined {
+            until,
+            reason: reason.into(),
+            marker: marker.clone(),
+        };
+        let run_id = seen.identity.run_id.clone();
+        let note = |reason: &str| Verdict {
+            standing: quarantined(None, reason),
+            write: Some(Write {
+                seen: seen.status.marker.clone(),
+                new: seen.mark.doubt(&run_id, random, reason),
+                run_id: run_id.clone(),
+                chosen: String::new(),
+            }),
+        };
+        if let Some(why) = self.views[i].doubt {
+            return note(why);
+        }
+        let member =
+            self.in_force.as_ref().and_then(|membership| Some((membership, membership.of_process(&run_id)?)));
+        if let Some((membership, member)) = member {
+            let expected = Mark::of(membership, member);
+            if seen.status.marker == expected {
+                return stands(match member.role {
+                    Role::Voting => Standing::Voting(expected.into()),
+                    Role::Joining => quarantined(self.joins_at(member), self.reason(seen)),
+                    Role::Closed => quarantined(None, CLOSED),
+                });
+            }
+            if let Some(write) = self.marking(seen, membership) {
+                return Verdict { standing: quarantined(None, MARKING), write: Some(write) };
+            }
+        }
+        match &seen.mark {
+            Mark::Closed { nonce, run_id: closed } if *closed != run_id && self.is_closed(nonce) => {
+                stands(quarantined(None, CLOSED))
+            }
+            Mark::Doubted { run_id: doubted, reason, .. } if *doubted == run_id => {
+                stands(quarantined(None, reason))
+            }
+            Mark::Old { run_id: old, .. } if *old == run_id && self.in_force.is_none() => {
+                stands(quarantined(None, MARKING))
+            }
+            Mark::Blank => note(BLANK),
+            _ => note(RESTARTED),
+        }
+    }
+
+    fn reason<'a>(&self, seen: &Seen) -> &'a str {
+        if seen.chosen.as_ref().is_some_and(|chosen| chosen.epoch == 1) { BLANK } else { RESTARTED }
+    }
+
+    /// Whether the membership remembers that a member was closed with this nonce.
+    fn is_closed(&self, nonce: &str) -> bool {
+        let members = self.in_force.iter().flat_map(|membership| &membership.members);
+        members.into_iter().any(|member| member.role == Role::Closed && member.nonce == nonce)
+    }
+
+    fn twin(&self, i: usize, seen: &Seen) -> Option<usize> {
+        (0..self.listed()).find(|&j| {
+            let other = self.views[j].seen.as_ref();
+            j != i && other.is_some_and(|other| other.identity.run_id == seen.identity.run_id)
+        })
+    }
+
+    fn refusal(&self, i: usize, seen: &Seen) -> Option<String> {
+        if let Some(j) = self.twin(i, seen) {
+            return Some(format!(
+                "{} and {} lead to the same Redis server, which would vote twice",
+                self.addresses[i], self.addresses[j]
+            ));
+        }
+        if !seen.identity.is_master() {
+            return Some("is a replica: nodes must be independent".to_owned());
+        }
+        if seen.identity.evicts() {
+            return Some(format!(
+                "its maxmemory-policy is {}: it must be noeviction, or locks vanish under memory pressure",
+                seen.identity.eviction
+            ));
+        }
+        match &seen.mark {
+            Mark::Newer(format) => {
+                return Some(format!("its marker has format {format}: a later version of Quorate uses it"));
+            }
+            Mark::Retired => return Some("its deployment was retired: it moved to other nodes".to_owned()),
+            Mark::Old { run_id, total, .. } if *run_id == seen.identity.run_id && *total != self.listed() => {
+                return Some(format!(
+                    "belongs to a deployment of {total} nodes, but {} are configured",
+                    self.listed()
+                ));
+            }
+            _ => {}
+        }
+        if self.divided && seen.chosen.is_some() {
+            return Some("the nodes belong to different deployments, none of them the larger".to_owned());
+        }
+        let membership = self.in_force.as_ref()?;
+        if membership.of_process(&seen.identity.run_id).is_some() {
+            return None;
+        }
+        if let (Mark::Member { run_id, .. }, Some(chosen)) = (&seen.mark, &seen.chosen)
+            && *run_id == seen.identity.run_id
+        {
+            return Some(match chosen.deployment == membership.deployment {
+                true => format!(
+                    "was replaced, and is no member since: stop it, or quorate members add {}",
+                    self.addresses[i]
+                ),
+                false => {
+                    format!(
+                        "belongs to another deployment ({}, not {})",
+                        chosen.deployment, membership.deployment
+                    )
+                }
+            });
+        }
+        let is_back = matches!(&seen.mark, Mark::Closed { nonce, .. } if self.is_closed(nonce));
+        if is_back || self.replaces(i, membership).is_some() {
+            return None;
+        }
+        let address = &self.addresses[i];
+        Some(format!(
+            "is no member: quorate members add {address}, or quorate members replace NODE {address}"
+        ))
+    }
+
+    /// Whether no member of the deployment has voted since it was founded.
+    pub fn is_new(&self) -> bool {
+        self.in_force.as_ref().is_some_and(|membership| {
+            membership.epoch == 1 && membership.members.iter().all(|member| member.role == Role::Joining)
+        })
+    }
+
+    /// Whether two URLs lead to this node.
+    pub fn is_twin(&self, i: usize) -> bool {
+        self.seen(i).is_some_and(|seen| self.twin(i, seen).is_some())
+    }
+
+    /// What brings a node to this epoch, if it is a member of it and is not there yet.
+    pub fn marking(&self, seen: &Seen, membership: &Membership) -> Option<Write> {
+        let run_id = &seen.identity.run_id;
+        let member = membership.of_process(run_id)?;
+        let new = Mark::of(membership, member);
+        let is_this = match &seen.mark {
+            // The same incarnation in an epoch before, or about to be closed.
+            Mark::Member { run_id: marked, nonce, .. } => {
+                marked == run_id && (*nonce == member.nonce || member.role == Role::Closed)
+            }
+            Mark::Closed { nonce, .. } => *nonce == member.nonce,
+            _ => seen.newcomer() == Some((run_id, &member.nonce)),
+        };
+        (is_this && new != seen.status.marker).then(|| Write {
+            seen: seen.status.marker.clone(),
+            new,
+            run_id: run_id.clone(),
+            chosen: membership.to_string(),
+        })
+    }
+
+    /// What has a node that is no member wait to be taken in.
+    pub fn newcomer_note(&self, i: usize, random: u128) -> Option<Write> {
+        let seen = self.fit(i)?;
+        let is_member =
+            self.in_force.as_ref().is_some_and(|one| one.of_process(&seen.identity.run_id).is_some());
+        if is_member || seen.newcomer().is_some() || matches!(seen.mark, Mark::Newer(_) | Mark::Retired) {
+            return None;
+        }
+        let run_id = seen.identity.run_id.clone();
+        Some(Write {
+            seen: seen.status.marker.clone(),
+            new: seen.mark.doubt(&run_id, random, BLANK),
+            run_id,
+            chosen: String::new(),
+        })
+    }
+
+    /// Whether this node is an intact member of another deployment: such a list is wrong for good.
+    pub fn is_foreign(&self, i: usize) -> bool {
+        self.seen(i).is_some_and(|seen| {
+            let ours = self.in_force.as_ref().map(|membership| &membership.deployment);
+            let theirs = seen.chosen.as_ref().filter(|chosen| seen.is_intact_in(chosen));
+            self.divided || theirs.is_some_and(|theirs| ours.is_some_and(|ours| *ours != theirs.deployment))
+        })
+    }
+}

@@ -1,0 +1,305 @@
+//! Which step of the membership comes next, by what one server has seen (docs/protocol.md §4), without I/O.
+
+use tokio::time::Instant;
+
+use super::proposer::{Acceptor, Place};
+use crate::domain::{ChosenBy, MemberEntry, Membership, Role, Stage};
+use crate::node::board::{Board, Seen};
+use crate::node::marker::Mark;
+
+/// A step that is wanted, and who is asked.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// The epoch before.
+    pub before: Option<Membership>,
+    /// The next one.
+    pub value: Membership,
+    /// The nodes that take part, each with what stands in the place of its marker.
+    pub acceptors: Vec<(Place, Acceptor, String)>,
+    /// For the log.
+    pub what: &'static str,
+}
+
+/// Why a change was not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// Another one is under way.
+    #[error("another change of the membership is under way: {0}")]
+    InProgress(String),
+    /// It would leave no quorum, or nothing is known of the node.
+    #[error("{0}")]
+    Unsafe(String),
+    /// No majority of the members took part.
+    #[error("no majority of the members agreed; what was begun may still be finished by a server")]
+    NoQuorum,
+}
+
+/// A change that somebody asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// One more member, at this address.
+    Add(String),
+    /// The node at this address in place of a member.
+    Replace(String, String),
+    /// One member less.
+    Remove(String),
+    /// A member stops voting, to be restarted.
+    Close(String),
+    /// The nodes refuse for good.
+    Retire,
+}
+
+fn acceptor(seen: &Seen, membership: Option<&Membership>) -> Option<(Acceptor, String)> {
+    let marker = seen.status.marker.clone();
+    let run_id = seen.identity.run_id.clone();
+    if let Some(membership) = membership
+        && seen.is_intact_in(membership)
+    {
+        let nonce = membership.of_process(&run_id)?.nonce.clone();
+        return Some((Acceptor { run_id, nonce, is_intact: true }, marker));
+    }
+    let (_, nonce) = seen.newcomer()?;
+    Some((Acceptor { run_id, nonce: nonce.to_owned(), is_intact: false }, marker))
+}
+
+fn acceptors(board: &Board, before: Option<&Membership>) -> Vec<(Place, Acceptor, String)> {
+    let nodes = (0..board.listed()).filter_map(|i| Some((i, board.fit(i)?)));
+    nodes.filter_map(|(i, seen)| acceptor(seen, before).map(|(one, marker)| (i, one, marker))).collect()
+}
+
+/// The next epoch of `before`, with these members. Who joins waits at least for what is known of leases now: a node
+/// that is lost before it was asked again would take that with it.
+fn next(
+    board: &Board,
+    before: &Membership,
+    random: u128,
+    change: impl FnOnce(&mut Membership),
+) -> Membership {
+    let is_joining = |one: &Membership| one.members.iter().any(|member| member.role == Role::Joining);
+    let (epoch, by) = (before.epoch + 1, ChosenBy::Majority);
+    let mut value = Membership { epoch, id: id(random), by, ..before.clone() };
+    change(&mut value);
+    let known_ms = if is_joining(before) { before.wait_ms } else { 0 };
+    value.wait_ms = if is_joining(&value) { known_ms.max(board.class_ms()) } else { 0 };
+    value
+}
+
+fn id(random: u128) -> String {
+    format!("{:016x}", (random >> 64) as u64)
+}
+
+fn newcomer(board: &Board, i: Place, epoch: u64, role: Role) -> Option<MemberEntry> {
+    let (run_id, nonce) = board.fit(i)?.newcomer()?;
+    let (run_id, nonce, address) = (run_id.to_owned(), nonce.to_owned(), board.address(i).to_owned());
+    Some(MemberEntry { run_id, nonce, joined: epoch, role, address })
+}
+
+/// The step that servers make by themselves, if any.
+pub fn due(board: &Board, random: u128, now: Instant) -> Option<Step> {
+    let Some(before) = board.in_force() else { return found(board, random, Role::Joining) };
+    if before.stage == Stage::Retired {
+        return None;
+    }
+    let acceptors = acceptors(board, Some(before));
+    let intact = acceptors.iter().filter(|(_, one, _)| one.is_intact).count();
+    let step = |value, what| {
+        Some(Step { before: Some((**before).clone()), value, acceptors: acceptors.clone(), what })
+    };
+    if intact < before.quorum() {
+        return recover(board, before, random).and_then(|value| step(value, "a majority lost its memory"));
+    }
+    for i in 0..board.listed() {
+        let Some(seen) = board.fit(i) else { continue };
+        if let Mark::Closed { nonce, run_id } = &seen.mark
+            && *run_id != seen.identity.run_id
+            && let Some(place) =
+                before.members.iter().position(|m| m.role == Role::Closed && m.nonce == *nonce)
+        {
+            let value = next(board, before, random, |value| {
+                let (run_id, joined) = (seen.identity.run_id.clone(), value.epoch);
+                let (nonce, address) = (nonce.clone(), board.address(i).to_owned());
+                value.members[place] = MemberEntry { run_id, nonce, joined, role: Role::Voting, address };
+            });
+            return step(value, "a closed member is back");
+        }
+        let Some((run_id, nonce)) = seen.newcomer() else { continue };
+        if before.find(run_id, nonce).is_none()
+            && let Some(lost) = board.replaces(i, before)
+        {
+            let place = before.members.iter().position(|member| member == lost)?;
+            let entry = newcomer(board, i, before.epoch + 1, Role::Joining)?;
+            return step(
+                next(board, before, random, |value| value.members[place] = entry),
+                "a member lost its memory",
+            );
+        }
+    }
+    if let Some(value) = settle(board, before, random, now) {
+        return step(value, "leases of before have expired");
+    }
+    // What somebody began and did not finish.
+    let begun = (0..board.listed()).filter_map(|i| board.fit(i)?.accepted.clone());
+    let begun = begun.into_iter().find(|value| {
+        value.by == ChosenBy::Majority
+            && value.deployment == before.deployment
+            && value.epoch == before.epoch + 1
+    });
+    begun.and_then(|value| step(value, "a step was left half-way"))
+}
+
+/// Those vote who were waited for.
+fn settle(board: &Board, before: &Membership, random: u128, now: Instant) -> Option<Membership> {
+    let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
+    let ready = |member: &MemberEntry| member.role == Role::Joining && is_over(board.joins_at(member));
+    let resized = before.stage == Stage::Resized && is_over(board.resized_until(before));
+    if !resized && !before.members.iter().any(ready) {
+        return None;
+    }
+    Some(next(board, before, random, |value| {
+        value.members.iter_mut().filter(|member| ready(member)).for_each(|member| member.role = Role::Voting);
+        if resized {
+            value.stage = Stage::Settled;
+        }
+    }))
+}
+
+/// A new deployment of all listed nodes. Nodes of the version before keep what they remember.
+pub fn found(board: &Board, random: u128, role: Role) -> Option<Step> {
+    let (mut members, mut wait_ms) = (Vec::new(), board.max_ttl_ms());
+    let mut deployments: Vec<&str> = Vec::new();
+    for i in 0..board.listed() {
+        let seen = board.fit(i)?;
+        let mut entry = newcomer(board, i, 1, role)?;
+        if let Mark::Old { deployment, max_ttl_ms, .. } = &seen.mark {
+            entry.role = Role::Voting;
+            wait_ms = wait_ms.max(*max_ttl_ms);
+            deployments.push(deployment);
+        }
+        members.push(entry);
+    }
+    if deployments.windows(2).any(|pair| pair[0] != pair[1]) || deployments.len() * 2 <= members.len() {
+        // Fewer than a majority remember: nobody does.
+        members.iter_mut().for_each(|member| member.role = role);
+    } else {
+        members.iter_mut().filter(|member| !deployments.contains(&member.nonce.as_str())).for_each(|m| {
+            m.role = Role::Joining;
+        });
+    }
+    let value = Membership {
+        epoch: 1,
+        id: id(random),
+        deployment: format!("{:016x}", random as u64),
+        by: ChosenBy::All,
+        wait_ms,
+        stage: Stage::Settled,
+        members,
+    };
+    Some(Step { before: None, value, acceptors: acceptors(board, None), what: "a new deployment" })
+}
+
+/// All vote at once: the operator's word that a deployment that has not voted yet has forgotten nothing.
+pub fn trust(board: &Board, before: &Membership, random: u128) -> Step {
+    let value = next(board, before, random, |value| {
+        value.members.iter_mut().for_each(|member| member.role = Role::Voting);
+    });
+    let (before, acceptors) = (Some(before.clone()), acceptors(board, Some(before)));
+    Step { before, value, acceptors, what: "the operator's word" }
+}
+
+/// Where a majority lost its memory, all members there are begin anew; each must be accounted for.
+fn recover(board: &Board, before: &Membership, random: u128) -> Option<Membership> {
+    let mut members = Vec::new();
+    for member in &before.members {
+        let found = (0..board.listed()).find_map(|i| {
+            let seen = board.fit(i)?;
+            if seen.is_intact_in(before) {
+                return (seen.identity.run_id == member.run_id).then(|| member.clone());
+            }
+            let is_it = board.replaces(i, before) == Some(member);
+            newcomer(board, i, before.epoch + 1, Role::Joining).filter(|_| is_it)
+        });
+        members.push(found?);
+    }
+    let mut value = next(board, before, random, |value| value.members = members);
+    (value.by, value.wait_ms) = (ChosenBy::All, board.max_ttl_ms());
+    Some(value)
+}
+
+/// The step that a command asks for.
+///
+/// # Errors
+/// Why it must not be made now.
+pub fn asked(board: &Board, change: &Change, random: u128) -> Result<Step, ChangeError> {
+    let unsafe_ = |why: String| ChangeError::Unsafe(why);
+    let before =
+        board.in_force().ok_or_else(|| unsafe_("the nodes belong to no deployment yet".to_owned()))?;
+    if before.is_changing() {
+        let waits = before.members.iter().filter(|member| member.role == Role::Joining).count();
+        return Err(ChangeError::InProgress(format!(
+            "epoch {}, {waits} members do not vote yet",
+            before.epoch
+        )));
+    }
+    let place = |id: &str| {
+        let place = before
+            .members
+            .iter()
+            .position(|member| member.run_id == id || board.addresses_of(&member.run_id).contains(&id));
+        place.ok_or_else(|| unsafe_(format!("{id} is no member")))
+    };
+    let new = |address: &str| {
+        let i = (0..board.listed()).find(|&i| board.address(i) == address).ok_or_else(|| {
+            unsafe_(format!("{address} is not in this server's list of nodes: add it to --redis first"))
+        })?;
+        board.fit(i).ok_or_else(|| unsafe_(format!("{address} does not answer, or is refused")))?;
+        newcomer(board, i, before.epoch + 1, Role::Voting)
+            .filter(|entry| before.of_process(&entry.run_id).is_none())
+            .ok_or_else(|| unsafe_(format!("{address} is a member, or was not looked at yet")))
+    };
+    let voting = before.members.iter().filter(|member| member.role == Role::Voting).count();
+    let keeps = |left: usize, total: usize| match left > total / 2 {
+        true => Ok(()),
+        false => Err(unsafe_(format!("{left} of {total} members would vote, which is no quorum"))),
+    };
+    let is_voting = |place: usize| usize::from(before.members[place].role == Role::Voting);
+    let value = match change {
+        Change::Add(address) => {
+            let entry = new(address)?;
+            keeps(voting + 1, before.total() + 1)?;
+            next(board, before, random, |value| {
+                value.members.push(entry);
+                value.stage = Stage::Resized;
+            })
+        }
+        Change::Remove(id) => {
+            let place = place(id)?;
+            keeps(voting - is_voting(place), before.total() - 1)?;
+            next(board, before, random, |value| {
+                value.members.remove(place);
+                value.stage = Stage::Resized;
+            })
+        }
+        Change::Replace(id, address) => {
+            let (place, entry) = (place(id)?, new(address)?);
+            keeps(voting - is_voting(place), before.total())?;
+            next(board, before, random, |value| {
+                value.members[place] = MemberEntry { role: Role::Joining, ..entry }
+            })
+        }
+        Change::Close(id) => {
+            let place = place(id)?;
+            keeps(voting - is_voting(place), before.total())?;
+            next(board, before, random, |value| {
+                let member = &mut value.members[place];
+                (member.role, member.nonce) = (Role::Closed, id_of(random));
+            })
+        }
+        Change::Retire => next(board, before, random, |value| value.stage = Stage::Retired),
+    };
+    let acceptors = acceptors(board, Some(before));
+    Ok(Step { before: Some((**before).clone()), value, acceptors, what: "a command" })
+}
+
+fn id_of(random: u128) -> String {
+    format!("{:016x}", random as u64)
+}
