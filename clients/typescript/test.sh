@@ -27,11 +27,12 @@ cd "$package"
 
 node scripts/generate.mjs --check
 node_modules/.bin/tsc -p tsconfig.test.json
-status=0
-node --enable-source-maps --test --test-reporter=spec --test-concurrency=3 --test-timeout=60000 build/test/*.test.js >"$work/log" 2>&1 || status=$?
-cat "$work/log"
-sed -nE 's/^ *﹣ (.*) \([0-9.]+ms\) # (.*)$/skipped: \1: \2/p' "$work/log"
-((status == 0)) || exit "$status"
+log=$work/log begun=$SECONDS status=0
+node --enable-source-maps --test --test-reporter=spec --test-concurrency=3 --test-timeout=60000 build/test/*.test.js >"$log" 2>&1 || status=$?
+((status == 0)) || { cat "$log" && exit "$status"; }
+sed -nE 's/^ *﹣ (.*) \([0-9.]+ms\) # (.*)$/   not run: \1: \2/p' "$log"
+
+count() { sed -nE "s/^ℹ $1 ([0-9]+)\$/\1/p" "$log"; }
 
 # What is published: the compiled files and their sources, and a stranger's code compiles and runs with it.
 node_modules/.bin/tsc
@@ -49,3 +50,4 @@ cp test/stranger.mts "$work/published" && cd "$work/published"
 "$package/node_modules/.bin/tsc" --strict --module nodenext --target es2022 --lib es2022,dom,esnext.disposable stranger.mts
 node stranger.mjs
 echo "npm pack: $(wc -l <"$work/files") files"
+echo "$(count pass) passed, $(count skipped) skipped in $((SECONDS - begun)) s"

@@ -3,7 +3,7 @@
 import type { Lease as Granted } from "./api.js";
 import { now } from "./clock.js";
 import { InvalidRequestError, NotAcquiredError, QuorateError, UnavailableError } from "./errors.js";
-import { ANSWER_MS, another, type Piece, type Server, type Servers } from "./servers.js";
+import { ANSWER_MS, another, isBroken, type Piece, type Server, type Servers } from "./servers.js";
 import { sleep } from "./signals.js";
 import type { Target } from "./target.js";
 
@@ -11,7 +11,7 @@ const RELEASE_MS = 5_000;
 /** A wait without limit ends after so long without a word about the lock. */
 const SILENCE_MS = 30_000;
 /** How much later than the caller's wait the answer may come that says how it ended. */
-const GRACE_MS = 500;
+const GRACE_MS = 1_000;
 const FIRST_DELAY_MS = 100;
 const LAST_DELAY_MS = 2_000;
 
@@ -30,6 +30,8 @@ export class Acquisition {
   readonly #asked = new Set<Server>();
   /** When each server that failed may be asked again. */
   readonly #notBefore = new Map<Server, number>();
+  /** Servers whose connection broke. */
+  readonly #broken = new Set<Server>();
   #attempts = 0;
   #delay = FIRST_DELAY_MS;
   #heard = this.#started;
@@ -88,7 +90,8 @@ export class Acquisition {
     this.#asked.add(server);
     const body = { ...this.body, ...this.target.body, request_id: this.#requestId, wait_ms: asks };
     const timeoutMs = this.waitMs === 0 ? ANSWER_MS : Math.min(asks + ANSWER_MS, Math.max(0, this.#ends - sent) + GRACE_MS);
-    const answer = await this.servers.ask<Granted>(server, { path: this.target.path("acquire"), body, timeoutMs, signal: this.signal });
+    const request = { path: this.target.path("acquire"), body, timeoutMs, is: isLease, signal: this.signal };
+    const answer = await this.servers.ask<Granted>(server, request);
     // Counted from the earliest moment it can have been granted: the way here takes time too.
     const since = Math.min(sent + answer.waited_ms, now());
     return { answer, since, validUntil: since + answer.validity_ms };
@@ -101,6 +104,7 @@ export class Acquisition {
     if (error instanceof NotAcquiredError && this.waitMs > 0 && !over) {
       this.#heard = now();
       this.#notBefore.clear();
+      this.#broken.clear();
       // A piece is over. The server keeps the place in the queue, but not for long.
       if (tookMs >= askedMs * 0.9) this.#delay = FIRST_DELAY_MS;
       else await this.#pause(retryMs, error);
@@ -108,6 +112,7 @@ export class Acquisition {
     }
     if (error instanceof InvalidRequestError && this.piece.shorten(error, askedMs)) return;
     if (!(error instanceof UnavailableError) || over) throw error;
+    if (isBroken(error) && !this.#broken.has(server)) return void this.#broken.add(server);
     // Without a wait each server is asked once.
     this.#notBefore.set(server, this.waitMs === 0 ? Infinity : now() + retryMs);
     if (another(error)) this.servers.leave(server);
@@ -122,6 +127,10 @@ export class Acquisition {
     this.#delay = Math.min(LAST_DELAY_MS, 2 * this.#delay);
     await sleep(ms, this.signal);
   }
+}
+
+export function isLease(answer: Record<string, unknown>): boolean {
+  return typeof answer["lease_id"] === "string" && ["ttl_ms", "validity_ms", "waited_ms"].every((field) => Number.isFinite(answer[field]));
 }
 
 function randomId(): string {

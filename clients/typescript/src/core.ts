@@ -83,7 +83,8 @@ export class Core {
   }
 
   async #released(held: Held, ends: number): Promise<void> {
-    const request = { path: held.target.path("release"), body: held.body };
+    const is = ({ released }: Record<string, unknown>) => typeof released === "boolean";
+    const request = { path: held.target.path("release"), body: held.body, is };
     for (let round = 0; ; round++) {
       for (const [i, server] of this.servers.inTurn().entries()) {
         try {

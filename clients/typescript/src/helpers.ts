@@ -40,17 +40,19 @@ export interface Once {
   work: Body<void>;
 }
 
-/** Does something once, however often it is asked for. A lock is no place to remember what was done: `done` is. */
+/**
+ * Does something once, however often it is asked for: `duplicate` where somebody else is at it. A lock is no place to
+ * remember what was done: `done` is.
+ */
 export async function idempotent(
   client: Client, name: string, { done, work }: Once, options: Omit<LockOptions, "waitMs"> = {},
-): Promise<"processed" | "already_processed" | "in_progress"> {
-  if (await done()) return "already_processed";
+): Promise<"processed" | "already_processed" | "duplicate"> {
   const tried = await tryWithLock(client, name, async (lease, signal) => {
-    if (await done()) return "already_processed"; // by somebody between the first look and the lock
+    if (await done()) return "already_processed";
     await work(lease, signal);
     return "processed";
   }, options);
-  return tried.ran ? tried.value : "in_progress";
+  return tried.ran ? tried.value : "duplicate";
 }
 
 /** Runs the function in one process of many, and in another one when that loses the lock or ends. */

@@ -2,6 +2,9 @@
 
 import { invalid } from "./errors.js";
 
+/** A dead leader is to be replaced sooner than the server's default would have it. */
+const ELECTION_TTL_MS = 10_000;
+
 export interface AcquireOptions {
   /** Life of the lease without renewal. Left out: the server's default, 30,000. */
   ttlMs?: number;
@@ -32,6 +35,8 @@ export interface SemaphoreOptions extends AcquireOptions {
 }
 
 export interface CampaignOptions extends Omit<AcquireOptions, "owner" | "metadata"> {
+  /** Life of the leadership without renewal. Left out: 10,000. */
+  ttlMs?: number;
   /** Who campaigns. */
   candidate: string;
   /** What the leader proclaims, e.g. its address. */
@@ -50,7 +55,7 @@ export type AnyOptions = AcquireOptions & Partial<LockOptions & SemaphoreOptions
 /** The body without `wait_ms` and `request_id`, which each attempt adds. */
 export function acquireBody(options: AnyOptions): Record<string, unknown> {
   const fields = {
-    ttl_ms: milliseconds("ttlMs", options.ttlMs),
+    ttl_ms: milliseconds("ttlMs", options.ttlMs ?? (options.candidate === undefined ? undefined : ELECTION_TTL_MS)),
     max_hold_ms: milliseconds("maxHoldMs", options.maxHoldMs),
     lock_delay_ms: milliseconds("lockDelayMs", options.lockDelayMs),
     owner: options.owner,

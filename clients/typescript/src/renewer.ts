@@ -1,5 +1,6 @@
 // Renews a client's leases, many by one request, and notices when one is over.
 
+import { isLease } from "./acquisition.js";
 import type { Lease as Granted } from "./api.js";
 import { now } from "./clock.js";
 import { QuorateError, UnavailableError } from "./errors.js";
@@ -15,7 +16,7 @@ const LONGEST_SLEEP_MS = 1_000;
 const ONE_BY_ONE_MS = 60_000;
 
 interface Result {
-  lease?: Pick<Granted, "validity_ms">;
+  lease?: Granted;
   problem?: { code: string; detail?: string };
 }
 
@@ -93,8 +94,9 @@ export class Renewer implements Holder {
     const leases = batch.map(({ target, answer }) => ({ ...target.label, lease_id: answer.lease_id }));
     const sent = now();
     try {
-      const { results } = await this.servers.ask<{ results?: Result[] }>(server, { path: "/v1/leases/extend", body: { leases }, timeoutMs });
-      batch.forEach((held, i) => this.#renewedTogether(held, server, sent, results?.[i]));
+      const is = (answer: Record<string, unknown>) => Array.isArray(answer["results"]);
+      const { results } = await this.servers.ask<{ results: Result[] }>(server, { path: "/v1/leases/extend", body: { leases }, timeoutMs, is });
+      batch.forEach((held, i) => this.#renewedTogether(held, server, sent, results[i]));
     } catch (error) {
       const status = error instanceof QuorateError ? error.problem.status : undefined;
       if (status === 404 || status === 405) {
@@ -106,7 +108,7 @@ export class Renewer implements Holder {
   }
 
   #renewedTogether(held: Held, server: Server, sent: number, result: Result | undefined): void {
-    if (result?.lease) return held.renewed(sent, result.lease.validity_ms);
+    if (result?.lease && isLease({ ...result.lease })) return held.renewed(sent, result.lease.validity_ms);
     const code = result?.problem?.code ?? "no_result";
     const failure = new QuorateError(code, result?.problem?.detail ?? "the answer does not say how it went");
     if (code !== "lease_lost" && code !== "hold_limit_reached") this.servers.leave(server);
@@ -116,8 +118,8 @@ export class Renewer implements Holder {
   async #renewOne(held: Held, server: Server, timeoutMs: number): Promise<void> {
     const sent = now();
     try {
-      const { validity_ms } = await this.servers.ask<Granted>(server, { path: held.target.path("extend"), body: held.body, timeoutMs });
-      held.renewed(sent, validity_ms);
+      const request = { path: held.target.path("extend"), body: held.body, timeoutMs, is: isLease };
+      held.renewed(sent, (await this.servers.ask<Granted>(server, request)).validity_ms);
     } catch (error) {
       this.#failed([held], server, error);
     }

@@ -31,6 +31,8 @@ export interface Request {
   body?: object | undefined;
   /** How long the answer may take. */
   timeoutMs: number;
+  /** Whether an answer is one of a server: a page with status 200 comes from something between. */
+  is?: (answer: Record<string, unknown>) => boolean;
   signal?: AbortSignal | undefined;
 }
 
@@ -80,12 +82,16 @@ export class Servers {
   async askAll<T>(request: Request): Promise<T> {
     let failure: unknown;
     for (const server of this.inTurn()) {
-      try {
-        return await this.ask<T>(server, request);
-      } catch (error) {
-        if (request.signal?.aborted || !(error instanceof UnavailableError)) throw error;
-        failure = error;
-        if (another(error)) this.leave(server);
+      for (let again = false; ; again = true) {
+        try {
+          return await this.ask<T>(server, request);
+        } catch (error) {
+          if (request.signal?.aborted || !(error instanceof UnavailableError)) throw error;
+          failure = error;
+          if (!again && isBroken(error)) continue;
+          if (another(error)) this.leave(server);
+          break;
+        }
       }
     }
     throw failure;
@@ -100,8 +106,8 @@ export class Servers {
     }
     const { answer, text } = await this.#fetched(server, { ...request, timeoutMs: ends - now() });
     const content = parsed(text);
-    if (answer.ok && content) return content as T;
-    if (answer.ok) throw this.#unavailable(server, "the answer is not JSON");
+    if (answer.ok && content && (request.is?.(content) ?? true)) return content as T;
+    if (answer.ok) throw this.#unavailable(server, "the answer is not that of a server");
     const problem = typeof content?.["code"] === "string" ? (content as Partial<Problem>) : undefined;
     throw refusal(answer.status, problem, answer.headers.get("retry-after"));
   }
@@ -135,6 +141,12 @@ export class Servers {
 /** Whether another server may do better. Where too many wait, this one is well. */
 export function another(error: QuorateError): boolean {
   return error.problem.status !== 429;
+}
+
+/** Whether the connection broke: it may have been an idle one that the server closed, so the request is made again. */
+export function isBroken(error: QuorateError): boolean {
+  const { code, cause } = (error.cause ?? {}) as { code?: string; cause?: { code?: string } };
+  return ["UND_ERR_SOCKET", "ECONNRESET", "EPIPE"].includes(cause?.code ?? code ?? "");
 }
 
 /** How long one request waits. A server that refuses it makes it shorter, for all requests of a client. */

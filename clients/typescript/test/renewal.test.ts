@@ -148,9 +148,9 @@ describe("renewal and loss", { concurrency: 8 }, () => {
       if (path !== "/v1/leases/extend") return undefined;
       const leases = body["leases"] as Array<{ primitive: string; name?: string; names?: string[]; lease_id: string }>;
       rounds.push(leases.length);
-      const results = leases.map(({ name, names }) => {
+      const results = leases.map(({ name, names, lease_id }) => {
         if (name?.endsWith(":gone")) return { problem: { code: "lease_lost", detail: "it is gone" } };
-        return names ? { problem: { code: "quorum_unavailable", detail: "not now" } } : { lease: { validity_ms: 5_900 } };
+        return names ? { problem: { code: "quorum_unavailable", detail: "not now" } } : { lease: { lease_id, ttl_ms: 6_000, validity_ms: 5_900, waited_ms: 0 } };
       });
       return { status: 200, body: { results } };
     };

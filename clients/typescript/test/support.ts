@@ -174,7 +174,7 @@ export const observer = (url: string) => ({
 type Json = Record<string, unknown>;
 export interface Fate {
   status: number;
-  body: Json;
+  body: Json | string;
 }
 export const problem = (status: number, code: string, more: Json = {}): Fate => ({ status, body: { type: "about:blank", title: code, status, code, ...more } });
 
@@ -186,8 +186,8 @@ export class Fault {
   readonly bodies: Json[] = [];
   /** May answer in the server's place, or hold the request up. */
   before: (path: string, body: Json) => Fate | undefined | Promise<Fate | undefined> = () => undefined;
-  /** Sees the answer, and cuts it off by returning true. */
-  after: (path: string, answer: Json) => boolean = () => false;
+  /** Sees the answer, may hold it up, and cuts it off by returning true. */
+  after: (path: string, answer: Json) => boolean | Promise<boolean> = () => false;
   readonly #server: HttpServer;
 
   private constructor(private readonly target: string) {
@@ -219,10 +219,10 @@ export class Fault {
       forwarded.end(text);
       const [got] = (await once(forwarded, "response")) as [IncomingMessage];
       fate = { status: got.statusCode ?? 0, body: JSON.parse(await read(got)) as Json };
-      if (this.after(url.pathname, fate.body)) return void asked.socket.destroy();
+      if (await this.after(url.pathname, fate.body as Json)) return void asked.socket.destroy();
     }
     answer.writeHead(fate.status, { "content-type": fate.status < 400 ? "application/json" : "application/problem+json" });
-    answer.end(JSON.stringify(fate.body));
+    answer.end(typeof fate.body === "string" ? fate.body : JSON.stringify(fate.body));
   }
 }
 

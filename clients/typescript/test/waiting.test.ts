@@ -5,7 +5,7 @@ import { createServer, type AddressInfo, type Socket } from "node:net";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { NotAcquiredError, UnavailableError } from "../src/index.js";
-import { Fault, client, lacks, observer, own, problem, shared, unique, until } from "./support.js";
+import { Fault, client, lacks, observer, own, problem, shared, unique, until, type Fate } from "./support.js";
 
 const here = shared();
 const a = () => here.urls[0] as string;
@@ -51,15 +51,17 @@ test("S11: a waiter goes on at the next server", async (t) => {
 });
 
 for (const waitMs of [0, 5_000]) {
-  test(`S12: an answer that is cut off costs no lease, with a wait of ${waitMs} ms`, async (t) => {
-    const [fault, name] = [await Fault.before(t, a()), unique()];
-    const granted: unknown[] = [];
-    fault.after = (path, answer) => path.endsWith("/acquire") && granted.push(answer["fencing_token"]) === 1;
-    const lease = await client(t, [fault.url, here.urls[1] as string]).lock(name, { waitMs });
-    assert.equal(lease.fencingToken, granted[0]);
-    await lease.release();
-    assert.equal(await observer(a()).held(name), false);
-  });
+  for (const alone of [true, false]) {
+    test(`S12: an answer that is cut off costs no lease, with a wait of ${waitMs} ms and ${alone ? "one server" : "two"}`, async (t) => {
+      const [fault, name] = [await Fault.before(t, a()), unique()];
+      const granted: unknown[] = [];
+      fault.after = (path, answer) => path.endsWith("/acquire") && granted.push(answer["fencing_token"]) === 1;
+      const lease = await client(t, alone ? fault.url : [fault.url, here.urls[1] as string]).lock(name, { waitMs });
+      assert.equal(lease.fencingToken, granted[0]);
+      await lease.release();
+      assert.equal(await observer(a()).held(name), false);
+    });
+  }
 }
 
 test("S12: a release whose answer is cut off is no loss", async (t) => {
@@ -134,12 +136,33 @@ test("S15: a silent server costs no more than the wait", async (t) => {
   await client(t, [url, a()]).lock(unique(), { waitMs: 20_000 }, () => {}); // and is left for one that answers
 });
 
-test("an answer of something between is no verdict on the lock", async (t) => {
+for (const [what, fate] of Object.entries<Fate>({
+  "a proxy's 502": { status: 502, body: "<html>" },
+  "a page with 200": { status: 200, body: "<html>" },
+  "other JSON with 200": { status: 200, body: { lease_id: "none", validity_ms: "long" } },
+})) {
+  test(`S16: ${what} is no answer`, async (t) => {
+    const [fault, name] = [await Fault.before(t, a()), unique()];
+    fault.before = (path) => (path.endsWith("/acquire") || path.endsWith("/release") ? fate : undefined);
+    await assert.rejects(client(t, fault.url).lock(name, { waitMs: 0 }), UnavailableError);
+    await client(t, [fault.url, a()]).lock(name, { waitMs: 0 }, (lease) => lease.check());
+  });
+}
+
+test("S44: a lease that is over when its answer comes is none", async (t) => {
   const [fault, name] = [await Fault.before(t, a()), unique()];
-  let asked = 0;
-  fault.before = (path) => (path.endsWith("/acquire") && asked++ < 1 ? { status: 502, body: {} } : undefined);
-  await client(t, fault.url).lock(name, { waitMs: 5_000 }, () => {});
-  assert.equal(asked, 2);
+  const ids: unknown[] = [];
+  fault.after = async (path) => {
+    if (path.endsWith("/acquire") && ids.push(fault.bodies.at(-1)?.["request_id"]) === 1) await sleep(800);
+    return false;
+  };
+  const lease = await client(t, fault.url).lock(name, { ttlMs: 500, waitMs: 20_000 });
+  lease.check();
+  assert.equal(new Set(ids).size, ids.length);
+  assert.ok(ids.length > 1);
+  await lease.release();
+  ids.length = 0;
+  await assert.rejects(client(t, fault.url).lock(name, { ttlMs: 500, waitMs: 0 }), { name: "UnavailableError", code: "lease_expired" });
 });
 
 test("S43: a waiter behind one that gives up is served", async (t) => {
