@@ -452,6 +452,16 @@ impl From<ServiceError> for Problem {
                 };
                 Self::with(kind, detail, more)
             }
+            ServiceError::RequestIdReused { parameters } => Self::invalid(
+                parameters
+                    .into_iter()
+                    .map(|parameter| FieldError {
+                        field: parameter.into(),
+                        message: "is another one than in the earlier request with this request_id, which holds a lease"
+                            .into(),
+                    })
+                    .collect(),
+            ),
             ServiceError::LeaseLost { nodes } => Self::with(
                 Kind::LeaseLost,
                 "The lease expired, was released, or its nodes lost it: stop what it protects.",

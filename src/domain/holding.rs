@@ -33,8 +33,10 @@ pub struct Entry {
 /// What one node knows of a semaphore.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// Slots taken here.
-    pub taken: Vec<u32>,
+    /// How many slots are taken here.
+    pub taken: u32,
+    /// Which of them: all, or a few where fewer are left than were asked for.
+    pub named: Vec<u32>,
     /// Until the first of them expires, ms; `None` where none is taken.
     pub first_expiry_ms: Option<u64>,
 }

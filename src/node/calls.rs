@@ -342,9 +342,13 @@ fn read_entry(value: &Value) -> Result<Option<Entry>, NodeError> {
     Ok(Some(Entry { holding, fence }))
 }
 
-/// Command of survey.lua.
-pub fn survey(index: &str) -> Command {
-    Command::new(Script::Survey).key(index)
+/// Command of survey.lua for so many permits of a limit; `named_max` slots are named where fewer are left.
+pub fn survey(index: &str, limit: u32, wanted: usize, named_max: usize) -> Command {
+    Command::new(Script::Survey)
+        .key(index)
+        .number(u64::from(limit))
+        .number(wanted as u64)
+        .number(named_max as u64)
 }
 
 impl Survey {
@@ -353,15 +357,16 @@ impl Survey {
     /// # Errors
     /// [`NodeError::Nonsense`].
     pub fn read(answer: Answer) -> Result<Self, NodeError> {
-        let [Value::List(slots), first] = answer.rest.as_slice() else {
+        let [taken, Value::List(slots), first] = answer.rest.as_slice() else {
             return Err(NodeError::Nonsense);
         };
-        let taken = slots
+        let taken = taken.as_u64().and_then(|taken| taken.try_into().ok()).ok_or(NodeError::Nonsense)?;
+        let named = slots
             .iter()
             .map(|slot| slot.as_text().and_then(|text| text.parse().ok()).ok_or(NodeError::Nonsense))
             .collect::<Result<_, _>>()?;
         let first = first.as_u64().ok_or(NodeError::Nonsense)?;
-        Ok(Self { taken, first_expiry_ms: Some(first).filter(|&ms| ms > 0) })
+        Ok(Self { taken, named, first_expiry_ms: Some(first).filter(|&ms| ms > 0) })
     }
 }
 

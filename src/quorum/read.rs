@@ -49,17 +49,19 @@ impl Engine {
     }
 
     /// What a quorum of nodes knows of a semaphore's slots, and more of them for a moment unless that is
-    /// `enough`.
+    /// `enough`. A node with too few of `limit` left for what is `wanted` names `named_max` slots at most.
     ///
     /// # Errors
     /// The votes, where fewer than a quorum answered.
     pub async fn survey(
         self: &Arc<Self>,
         index: &str,
+        (limit, wanted): (u32, usize),
+        named_max: usize,
         enough: impl Fn(&[Survey]) -> bool,
     ) -> Result<(Vec<Survey>, Nodes), Nodes> {
-        let ballot = self.vote(&Arc::new(calls::survey(index)));
-        let holds = |survey: &Survey| !survey.taken.is_empty();
+        let ballot = self.vote(&Arc::new(calls::survey(index, limit, wanted, named_max)));
+        let holds = |survey: &Survey| survey.taken > 0;
         self.collect(ballot, Some(self.tie_patience()), Survey::read, enough, holds).await
     }
 

@@ -142,6 +142,7 @@ impl Service {
     /// [`ServiceError::QuorumUnavailable`]; the release goes on in the background.
     pub async fn release(&self, held: &Held, handle: LeaseHandle) -> Result<bool, ServiceError> {
         let scope = held.scope(self.engine.keys());
+        self.released.add(handle.id);
         let released = self.engine.release(&scope, &handle.id).await;
         let released = count_release(held.primitive(), released).map_err(unavailable)?;
         if released {

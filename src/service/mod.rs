@@ -11,6 +11,7 @@ pub mod hold;
 pub mod leases;
 pub mod locks;
 pub mod multilocks;
+mod released;
 pub mod semaphores;
 pub mod waiting;
 
@@ -215,6 +216,12 @@ pub enum ServiceError {
         /// Whether the caller waited for it (metrics tell `timeout` from `held`).
         waited: bool,
     },
+    /// The request id stands for an earlier request that holds a lease, and was another one.
+    #[error("the request id stands for another request")]
+    RequestIdReused {
+        /// The parameters that differ, by the names that callers know.
+        parameters: Vec<&'static str>,
+    },
     /// The lease is not held any more.
     #[error("the lease is not held any more")]
     LeaseLost {
@@ -262,13 +269,14 @@ pub struct Service {
     pub engine: Arc<Engine>,
     pub(crate) rooms: Arc<waiting::Rooms>,
     pub(crate) watches: Arc<elections::Watches>,
+    pub(crate) released: Arc<released::Released>,
 }
 
 impl Service {
     /// A service over `engine`.
     pub fn new(engine: Arc<Engine>, limits: WaitLimits) -> Self {
         let rooms = waiting::Rooms::new(Arc::clone(&engine), limits);
-        Self { engine, rooms, watches: Arc::default() }
+        Self { engine, rooms, watches: Arc::default(), released: Arc::default() }
     }
 
     /// Ends all waiting with [`ServiceError::ShuttingDown`]; grants in flight finish.

@@ -17,7 +17,7 @@ use crate::quorum::tally::{self, quorum_of};
 /// The largest limit of a semaphore.
 pub const LIMIT_MAX: u32 = 10_000;
 /// Holders named in a refusal; looking at the semaphore names them all.
-const HOLDERS_SHOWN: usize = 100;
+const HOLDERS_SHOWN: usize = 16;
 /// Slots read in one script.
 const READ_CHUNK: usize = 256;
 
@@ -70,11 +70,22 @@ struct Seen {
     nodes: Nodes,
 }
 
+/// Whether fewer than `wanted` permits are left at this node. Those of a higher limit count, too.
+fn is_full(survey: &Survey, limit: u32, wanted: usize) -> bool {
+    survey.taken as usize + wanted > limit as usize
+}
+
 /// Slots below `limit` that may be granted: those free on a quorum of the nodes that
 /// answered, or else, in doubt, those that at least half of all nodes may have free.
 fn free_slots(surveys: &[Survey], limit: u32, wanted: usize, total: usize) -> (Vec<u32>, bool) {
-    let mut taken = vec![0_u8; limit as usize];
-    for slot in surveys.iter().flat_map(|survey| &survey.taken) {
+    // A node that has too few left for the asker has none for it, whichever slots are taken there.
+    let full = surveys.iter().filter(|survey| is_full(survey, limit, wanted)).count();
+    if full == surveys.len() {
+        return (Vec::new(), true);
+    }
+    let mut taken = vec![full as u8; limit as usize];
+    let others = surveys.iter().filter(|survey| !is_full(survey, limit, wanted));
+    for slot in others.flat_map(|survey| &survey.named) {
         if let Some(count) = taken.get_mut(*slot as usize) {
             *count = count.saturating_add(1);
         }
@@ -98,8 +109,8 @@ fn is_clear(surveys: &[Survey], limit: u32, wanted: usize, total: usize) -> bool
 }
 
 /// Slots that any node names, in order.
-fn taken_slots(surveys: &[Survey]) -> Vec<u32> {
-    let mut slots: Vec<u32> = surveys.iter().flat_map(|survey| survey.taken.iter().copied()).collect();
+fn named_slots(surveys: &[Survey]) -> Vec<u32> {
+    let mut slots: Vec<u32> = surveys.iter().flat_map(|survey| survey.named.iter().copied()).collect();
     slots.sort_unstable();
     slots.dedup();
     slots
@@ -131,7 +142,9 @@ impl Service {
         let Scope::Slots(index) = scope else { return Ok(Picked { slots: Vec::new(), doubt: None }) };
         let (total, limit, wanted) = (self.engine.total(), wish.limit, wish.permits as usize);
         let needed = |queued: Queued| wanted + queued.permits;
-        let survey = self.engine.survey(index, |surveys| is_clear(surveys, limit, needed(queued()), total));
+        let asked = needed(queued());
+        let enough = |surveys: &[Survey]| is_clear(surveys, limit, asked, total);
+        let survey = self.engine.survey(index, (limit, asked), HOLDERS_SHOWN, enough);
         let (surveys, nodes) = survey.await.map_err(NoSlots::NoQuorum)?;
         // As they stand now: whoever was granted something meanwhile is found among the taken slots, and
         // wants it no more.
@@ -141,11 +154,8 @@ impl Service {
         let expiries = surveys.iter().map(|survey| survey.first_expiry_ms.unwrap_or(0));
         let free_in_ms = tally::free_in(expiries, total);
         if free.len() < needed {
-            let is_full = |survey: &&Survey| {
-                let taken = survey.taken.iter().filter(|&&slot| slot < limit).count();
-                (limit as usize).saturating_sub(taken) < needed
-            };
-            let nodes = Nodes { held: surveys.iter().filter(is_full).count() as u32, ..nodes };
+            let full = surveys.iter().filter(|survey| is_full(survey, limit, needed)).count();
+            let nodes = Nodes { held: full as u32, ..nodes };
             let holdings = Default::default();
             let mut refusal = Box::new(Refusal { holdings, nodes, free_in_ms, held: true, undone: false });
             if free.len() >= wanted && queued.contends {
@@ -153,18 +163,17 @@ impl Service {
             }
             // What is taken may be a lease, or what a contender has begun to take and will not get: only
             // the slots' records tell.
-            let taken = taken_slots(&surveys);
-            let within = taken.partition_point(|&slot| slot < limit);
-            let shown = &taken[..taken.len().min(HOLDERS_SHOWN)];
-            let seen = self.read_slots(index, shown).await.map_err(NoSlots::NoQuorum)?;
-            let count = |slots: &mut dyn Iterator<Item = &u32>| slots.filter(|&&slot| slot < limit).count();
+            let mut shown = named_slots(&surveys);
+            shown.truncate(HOLDERS_SHOWN);
+            let seen = self.read_slots(index, &shown).await.map_err(NoSlots::NoQuorum)?;
+            let taken = surveys.iter().map(|survey| survey.taken as usize).max().unwrap_or_default();
             // What is not read counts as held.
-            let held = count(&mut seen.holders.iter().flat_map(|holder| &holder.slots))
-                + within.saturating_sub(shown.len());
+            let held = seen.holders.iter().map(|holder| holder.slots.len()).sum::<usize>()
+                + taken.saturating_sub(shown.len());
             if held + needed > limit as usize {
                 return Err(NoSlots::Full(refusal, seen.holders));
             }
-            refusal.held = held + count(&mut seen.in_doubt.iter()) + needed > limit as usize;
+            refusal.held = held + seen.in_doubt.len() + needed > limit as usize;
             return Err(NoSlots::Contested(refusal));
         }
         for place in 0..wanted {
@@ -199,8 +208,9 @@ impl Service {
 
     async fn read_holders(&self, index: &str, slots_max: usize) -> Result<(Vec<Holder>, Nodes), Nodes> {
         // Whatever has a quorum is known to one of any quorum.
-        let (surveys, _) = self.engine.survey(index, |_| true).await?;
-        let mut slots = taken_slots(&surveys);
+        let limit = if slots_max > HOLDERS_SHOWN { u32::MAX } else { 0 };
+        let (surveys, _) = self.engine.survey(index, (limit, 1), slots_max, |_| true).await?;
+        let mut slots = named_slots(&surveys);
         slots.truncate(slots_max);
         let seen = self.read_slots(index, &slots).await?;
         Ok((seen.holders, seen.nodes))
@@ -243,7 +253,7 @@ mod tests {
     use super::*;
 
     fn survey(taken: &[u32]) -> Survey {
-        Survey { taken: taken.to_vec(), first_expiry_ms: None }
+        Survey { taken: taken.len() as u32, named: taken.to_vec(), first_expiry_ms: None }
     }
 
     #[test]
@@ -260,9 +270,16 @@ mod tests {
     }
 
     #[test]
-    fn slots_beyond_the_limit_of_the_asker_do_not_count() {
+    fn slots_beyond_the_limit_of_the_asker_are_in_use_too() {
         let surveys = [survey(&[7, 8]), survey(&[7, 8])];
-        assert_eq!(free_slots(&surveys, 2, 2, 3), (vec![0, 1], false));
+        assert_eq!(free_slots(&surveys, 2, 1, 3), (vec![], true));
+        assert_eq!(free_slots(&surveys, 3, 1, 3), (vec![0, 1, 2], false));
+    }
+
+    #[test]
+    fn a_node_that_is_full_needs_to_name_no_slots() {
+        let full = Survey { taken: 10_000, named: Vec::new(), first_expiry_ms: None };
+        assert_eq!(free_slots(&[full.clone(), full], 10_000, 1, 3), (vec![], true));
     }
 
     #[test]

@@ -258,7 +258,8 @@ fn issue(now_us: u64) -> impl Strategy<Value = Timed> {
 fn look() -> impl Strategy<Value = Timed> {
     let read =
         (marker(), scope()).prop_map(|(marker, scope)| script(Script::Read, marker.0, &scope.keys, &[]));
-    let survey = marker().prop_map(|marker| script(Script::Survey, marker.0, &owned(&[INDEX]), &[]));
+    let survey = marker()
+        .prop_map(|marker| script(Script::Survey, marker.0, &owned(&[INDEX]), &owned(&["3", "1", "9"])));
     let list =
         (marker(), one_of(&["q:lock:*", "q:*", "q:lock:[ab]", "nothing"])).prop_map(|(marker, pattern)| {
             script(Script::List, marker.0, &[], &["0".into(), pattern, "1000".into()])
@@ -547,10 +548,10 @@ fn split(step: &Step, reply: Result<Value, String>) -> (Result<Value, String>, V
             Script::Read => list.iter_mut().skip(2).for_each(|entry| take(at(entry, 0))),
             Script::Survey => {
                 // Slots are in the order of their ends, which may be a millisecond apart.
-                if let Some(Value::List(slots)) = list.get_mut(2) {
+                if let Some(Value::List(slots)) = list.get_mut(3) {
                     slots.sort_by_key(|slot| slot.as_text().map(str::to_owned));
                 }
-                take(list.get_mut(3));
+                take(list.get_mut(4));
             }
             Script::List => {
                 if let Some(found) = list.get_mut(3..) {

@@ -143,7 +143,6 @@ async fn a_retry_gets_the_same_permits_of_a_semaphore_that_has_too_few_left() {
         (3, json!({"limit": 3, "permits": 3})),
         (2, json!({"limit": 3, "permits": 2})),
         (3, json!({"limit": 3, "permits": 3, "wait_ms": 50_000})),
-        (3, json!({"limit": 1})),
     ] {
         let (name, id) = (unique("full"), unique("request-id"));
         let body = json!({"limit": 3, "permits": permits, "request_id": id});
@@ -155,12 +154,30 @@ async fn a_retry_gets_the_same_permits_of_a_semaphore_that_has_too_few_left() {
             assert_eq!(secret(&again), secret(&first), "{retried}");
             assert_eq!(slots(&again), slots(&first), "{retried}");
             assert_eq!(token(&again), token(&first), "{retried}");
-            assert_eq!(again["limit"], 3, "the lease's, {retried}");
         }
         let other = json!({"limit": 3, "permits": 3, "request_id": unique("request-id")});
         acquire(&shared.api(), &name, other).await.problem(409, "semaphore_full");
         assert_eq!(seen(&shared.api(), &name).await["in_use"], permits, "{retried}");
     }
+}
+
+#[tokio::test]
+async fn a_request_id_that_comes_with_other_parameters_is_refused() {
+    let shared = Shared::nodes(3);
+    let (name, id) = (unique("reused"), unique("request-id"));
+    acquire(&shared.api(), &name, json!({"limit": 3, "request_id": id})).await.ok();
+    for (limit, permits, fields) in [(3, 2, vec!["permits"]), (4, 2, vec!["limit", "permits"])] {
+        let body = json!({"limit": limit, "permits": permits, "request_id": id});
+        for api in [shared.api(), shared.other_api()] {
+            let problem = acquire(&api, &name, body.clone()).await.problem(400, "invalid_request");
+            let errors = problem["errors"].as_array().expect("errors");
+            assert_eq!(
+                errors.iter().map(|error| error["field"].as_str().unwrap()).collect::<Vec<_>>(),
+                fields
+            );
+        }
+    }
+    assert_eq!(seen(&shared.api(), &name).await["in_use"], 1);
 }
 
 /// Those who wait stand before a retry in the queue, but not before what it holds already.
@@ -273,6 +290,43 @@ async fn the_largest_semaphore_grants_its_last_permits() {
     assert_eq!(seen(&api, &name).await["in_use"], 10_000);
     assert_eq!(release(&api, &name, &most).await, json!({"released": true}));
     assert_eq!(seen(&api, &name).await["in_use"], 100);
+}
+
+/// Else a refusal costs the nodes and the server as much as the semaphore is large.
+#[tokio::test]
+async fn a_full_semaphore_is_refused_at_the_same_cost_whatever_its_limit() {
+    const REFUSALS: u64 = 50;
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&["--node-timeout", "10s"]).await;
+    let api = server.api();
+    let (small, large, lock) = (unique("small"), unique("large"), unique("lock"));
+    acquire(&api, &small, json!({"limit": 10, "permits": 10, "ttl_ms": 120_000})).await.ok();
+    acquire(&api, &large, json!({"limit": 10_000, "permits": 10_000, "ttl_ms": 120_000})).await.ok();
+    api.acquire(&lock, json!({"ttl_ms": 120_000})).await.ok();
+    let bytes = || -> u64 {
+        let sent = |node: &crate::support::Redis| node.info("stats")["total_net_output_bytes"].parse::<u64>();
+        cluster.nodes.iter().map(|node| sent(node).unwrap()).sum()
+    };
+    let mut costs = Vec::new();
+    for (name, limit) in [(&small, 10), (&large, 10_000)] {
+        let (before, mut took, mut lock_took) = (bytes(), Vec::new(), Vec::new());
+        for _ in 0..REFUSALS {
+            let asked = Instant::now();
+            let problem = acquire(&api, name, json!({"limit": limit})).await.problem(409, "semaphore_full");
+            took.push(asked.elapsed());
+            assert_eq!(problem["holders"].as_array().unwrap().len(), 1);
+        }
+        costs.push((bytes() - before) / REFUSALS / 3);
+        for _ in 0..REFUSALS {
+            let asked = Instant::now();
+            api.acquire(&lock, json!({})).await.problem(409, "lock_held");
+            lock_took.push(asked.elapsed());
+        }
+        let (took, lock_took) = (crate::support::median(took), crate::support::median(lock_took));
+        println!("full with limit {limit}: {took:?}, a held lock: {lock_took:?} (medians, debug build)");
+    }
+    println!("bytes that a node sends for a refusal with limit 10 and 10000: {costs:?}");
+    assert!(costs[1] < 3 * costs[0], "{costs:?}");
 }
 
 /// The recipe for a rate limit: permits that are left to expire.

@@ -381,6 +381,12 @@ impl Keyspace {
         Ok(Reply::List(list))
     }
 
+    fn zcount(&mut self, args: &[Vec<u8>]) -> Outcome {
+        let range = Range::read(&args[1], &args[2])?;
+        let set = self.sorted(&args[0])?;
+        Ok(count(set.map_or(0, |set| set.within(&range).count())))
+    }
+
     fn zremrangebyscore(&mut self, args: &[Vec<u8>]) -> Outcome {
         let range = Range::read(&args[1], &args[2])?;
         let Some(set) = self.sorted(&args[0])? else { return Ok(Reply::Int(0)) };
@@ -476,7 +482,7 @@ struct Verb {
 }
 
 #[rustfmt::skip]
-const VERBS: [Verb; 14] = {
+const VERBS: [Verb; 15] = {
     const ANY: usize = usize::MAX;
     [
         Verb { name: "GET", args_min: 1, args_max: 1, writes: false, grows: false, run: Keyspace::get },
@@ -490,6 +496,7 @@ const VERBS: [Verb; 14] = {
         Verb { name: "PEXPIRE", args_min: 2, args_max: 2, writes: true, grows: false, run: Keyspace::pexpire },
         Verb { name: "ZADD", args_min: 3, args_max: ANY, writes: true, grows: true, run: Keyspace::zadd },
         Verb { name: "ZREM", args_min: 2, args_max: ANY, writes: true, grows: false, run: Keyspace::zrem },
+        Verb { name: "ZCOUNT", args_min: 3, args_max: 3, writes: false, grows: false, run: Keyspace::zcount },
         Verb { name: "ZRANGEBYSCORE", args_min: 3, args_max: ANY, writes: false, grows: false, run: Keyspace::zrangebyscore },
         Verb { name: "ZREMRANGEBYSCORE", args_min: 3, args_max: 3, writes: true, grows: false, run: Keyspace::zremrangebyscore },
         Verb { name: "SCAN", args_min: 1, args_max: ANY, writes: false, grows: false, run: Keyspace::scan },

@@ -225,7 +225,7 @@ fn issue(node: &EmbeddedNode, name: &str, proposed: u64) -> String {
 }
 
 fn survey(node: &EmbeddedNode) -> String {
-    run(node, Script::Survey, &strings(&[SEMAPHORE]), &[])
+    run(node, Script::Survey, &strings(&[SEMAPHORE]), &numbers(&[100, 1, 2]))
 }
 
 const LOCK: On<'_> = On::Locks(&["a"]);
@@ -821,23 +821,35 @@ fn a_lease_that_lost_one_of_its_keys_is_made_whole() {
 }
 
 #[test]
+fn a_semaphore_that_is_full_for_the_asker_is_told_by_its_count_and_a_few_slots() {
+    let node = node();
+    acquire(&node, &On::Slots(&[4, 11, 7]), &ASK);
+    let survey = |limit, wanted, named| {
+        run(&node, Script::Survey, &strings(&[SEMAPHORE]), &numbers(&[limit, wanted, named]))
+    };
+    assert_eq!(survey(4, 1, 2), "1 3 [11 4 7] 30000");
+    assert_eq!(survey(4, 2, 2), "1 3 [11 4] 30000");
+    assert_eq!(survey(3, 1, 0), "1 3 [] 30000");
+}
+
+#[test]
 fn slots_are_taken_found_by_lease_and_freed() {
     let node = node();
     let slots = On::Slots(&[4, 11]);
-    assert_eq!(survey(&node), "1 [] 0");
+    assert_eq!(survey(&node), "1 0 [] 0");
     assert_eq!(acquire(&node, &slots, &ASK), GRANTED);
-    assert_eq!(survey(&node), "1 [11 4] 30000");
+    assert_eq!(survey(&node), "1 2 [11 4] 30000");
     let refused = acquire(&node, &On::Slots(&[7, 11]), &Ask { lease: B, ..ASK });
     assert!(refused.starts_with("0 [30000"), "{refused}");
     assert_eq!(acquire(&node, &On::Slots(&[7]), &Ask { lease: B, ..ASK }), GRANTED);
     at(&node, 10_000);
     assert_eq!(extend(&node, &slots, A, P, "own"), "1 30000 30000 {} - 4 11");
-    assert_eq!(survey(&node), "1 [7 11 4] 20000");
+    assert_eq!(survey(&node), "1 3 [7 11 4] 20000");
     assert_eq!(release(&node, &slots, A), NOT_AS_ACQUIRED);
-    assert_eq!(survey(&node), "1 [7] 20000");
+    assert_eq!(survey(&node), "1 1 [7] 20000");
     assert_eq!(extend(&node, &slots, A, P, "own"), "0");
     at(&node, TTL);
-    assert_eq!(survey(&node), "1 [] 0");
+    assert_eq!(survey(&node), "1 0 [] 0");
 }
 
 #[test]
