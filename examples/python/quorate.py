@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 
-URL = os.environ.get("QUORATE_URL", "http://127.0.0.1:8080")
+URL = os.environ.get("QUORATE_SERVER", "http://127.0.0.1:8080")
 
 
 class Refused(Exception):

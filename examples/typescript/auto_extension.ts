@@ -1,32 +1,34 @@
-// A task longer than the ttl: extended at a third of it, the loss noticed, the work stopped. How it
-// is extended is in keeper.ts.
+// A task longer than the ttl: the client extends the lease at a third of it. The loss is noticed, and the work stopped.
 
+import { Client, LeaseLostError } from "@quorate/client";
 import { setTimeout as sleep } from "node:timers/promises";
-import { check, unique } from "./demo.js";
-import { kept } from "./keeper.js";
-import { acquire, call } from "./quorate.js";
+import { check, failure, unique } from "./demo.js";
 
-/** Waits by `lost` as well, so that it ends in the middle of a step. */
-async function longTask(steps: number, lost: AbortSignal): Promise<string> {
-  for (let step = 0; step < steps; step++) await sleep(100, undefined, { signal: lost });
+/** Hands the signal on to each step, so that it ends in the middle of one. */
+async function longTask(steps: number, signal: AbortSignal): Promise<string> {
+  for (let step = 0; step < steps; step++) await sleep(100, undefined, { signal });
   return "done";
 }
 
-const lock = `locks/${unique("import")}`;
-const outcome = (task: Promise<string>) => task.catch((error: unknown) => (error as Error).name);
+const client = new Client();
+const lock = unique("import");
 
-let lease = await acquire(lock, { ttl_ms: 3_000 });
-const result = await outcome(kept(lease, (lost) => longTask(50, lost)));
+const result = await client.lock(lock, { ttlMs: 3_000 }, (_, signal) => longTask(50, signal));
 check(result === "done", "a task of 5 s ends under a lease of 3 s");
-check(!(await call<{ held: boolean }>("GET", `/v1/${lock}`)).held, "and the lock is free after it");
+check(!(await client.getLock(lock)).held, "and the lock is free after it");
 
-lease = await acquire(lock, { ttl_ms: 3_000 });
-setTimeout(() => void call("DELETE", `/v1/${lock}`), 500); // an administrator takes it away
-const begun = performance.now();
-check((await outcome(kept(lease, (lost) => longTask(50, lost)))) === "AbortError", "a lease that is taken away stops the work");
+setTimeout(() => void client.request("DELETE", `/v1/locks/${lock}`), 500); // an administrator takes it away
+let begun = performance.now();
+let lost = await failure(client.lock(lock, { ttlMs: 3_000 }, (_, signal) => longTask(50, signal)));
+check(lost instanceof LeaseLostError && lost.code === "lease_lost", "a lease that is taken away stops the work");
 check(performance.now() - begun < 2_500, "soon");
 
-lease = await acquire(lock, { ttl_ms: 4_000 });
-lease.extend = () => Promise.reject(new Error("connection refused")); // the server is out of reach from now on
-check((await outcome(kept(lease, (lost) => longTask(50, lost)))) === "AbortError", "a server that is out of reach stops the work");
-check(performance.now() < lease.validUntil, "before the lease has ended");
+let outOfReach = false;
+const cut = new Client({ fetch: (url, init) => (outOfReach ? Promise.reject(new Error("no route")) : fetch(url, init)) });
+lost = await failure(cut.lock(lock, { ttlMs: 3_000 }, (_, signal) => {
+  outOfReach = true;
+  begun = performance.now();
+  return longTask(50, signal);
+}));
+check(lost instanceof LeaseLostError && lost.code === "lease_expired", "a server that is out of reach stops the work");
+check(performance.now() - begun < 4_500, "when the lease ends");

@@ -1,19 +1,14 @@
 // At most N calls at a time to somebody else's API, however many processes make them.
 
+import { Client } from "@quorate/client";
 import { setTimeout as sleep } from "node:timers/promises";
 import { check, unique } from "./demo.js";
-import { acquire } from "./quorate.js";
 
-const LIMIT = 3;
+const LIMIT = 3; // said by each who asks; all must say the same
+const client = new Client();
 
-async function callPartner(semaphore: string, request: number): Promise<number> {
-  // The limit is said by whoever asks; all must say the same.
-  const permit = await acquire(semaphore, { limit: LIMIT, ttl_ms: 10_000, wait_ms: 30_000, owner: `request-${request}` });
-  try {
-    return await partnerApi(request);
-  } finally {
-    await permit.release();
-  }
+function callPartner(semaphore: string, request: number): Promise<number> {
+  return client.semaphore(semaphore, { limit: LIMIT, waitMs: 30_000, owner: `request-${request}` }, () => partnerApi(request));
 }
 
 let [now, most] = [0, 0];
@@ -24,7 +19,7 @@ async function partnerApi(request: number): Promise<number> {
   return request;
 }
 
-const semaphore = `semaphores/${unique("partner-api")}`;
+const semaphore = unique("partner-api");
 const answers = await Promise.all(Array.from({ length: 10 }, (_, request) => callPartner(semaphore, request)));
 check(answers.join() === "0,1,2,3,4,5,6,7,8,9", "ten calls, all answered");
 check(most > 1 && most <= LIMIT, `never more than ${LIMIT} at a time; at the peak ${most}`);

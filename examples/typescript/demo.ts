@@ -19,3 +19,6 @@ export async function until(condition: () => boolean | Promise<boolean>, within_
   }
   return true;
 }
+
+/** The error that it ends with; undefined if it ends well. */
+export const failure = (work: Promise<unknown>): Promise<unknown> => work.then(() => undefined, (error: unknown) => error);

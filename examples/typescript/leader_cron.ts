@@ -1,9 +1,8 @@
 // Leader election for a cron runner: of several that run, one is the leader and runs the jobs.
 
+import { Client, leader } from "@quorate/client";
 import { setTimeout as sleep } from "node:timers/promises";
 import { check, unique, until } from "./demo.js";
-import { kept } from "./keeper.js";
-import { acquire, call, Refused } from "./quorate.js";
 
 interface Hooks {
   // They get the term: a store that refuses smaller ones than it has seen is safe from a leader
@@ -14,33 +13,30 @@ interface Hooks {
 }
 
 async function runCron(election: string, candidate: string, hooks: Hooks, every_ms: number, stop: AbortSignal): Promise<void> {
-  while (!stop.aborted) {
-    try {
-      const leadership = await acquire(`elections/${election}`, { candidate, ttl_ms: 3_000, wait_ms: 30_000 }, stop);
-      // Resigns at the end, unless the leadership is lost already.
-      await kept(leadership, (lost) => lead(leadership.answer.term, hooks, every_ms, AbortSignal.any([lost, stop])));
-    } catch (error) {
-      if (!stop.aborted && !Refused.is(error, "election_lost")) await sleep(200);
-    }
-  }
+  const client = new Client();
+  await leader(client, election, {
+    became: async ({ term }, signal) => {
+      hooks.becameLeader(term);
+      while (!signal.aborted) {
+        hooks.job(term);
+        await sleep(every_ms, undefined, { signal }).catch(() => {});
+      }
+    },
+    lost: hooks.lostLeadership, // before it is given up, so that the hooks of two never overlap
+  }, { candidate, ttlMs: 3_000, signal: stop });
 }
 
-async function lead(term: number, hooks: Hooks, every_ms: number, end: AbortSignal): Promise<void> {
-  hooks.becameLeader(term);
-  try {
-    while (!end.aborted) {
-      hooks.job(term);
-      await sleep(every_ms, undefined, { signal: end }).catch(() => {});
-    }
-  } finally {
-    hooks.lostLeadership(term); // before it is given up, so that the hooks of two never overlap
-  }
-}
-
+const client = new Client();
 const election = unique("cron");
 const log: { kind: string; host: string; term: number }[] = [];
-const leader = async () => (await call<{ leader?: string }>("GET", `/v1/elections/${election}`)).leader;
+const present = async () => (await client.getLeader(election)).leader;
 const ran = (host: string) => until(() => log.filter((entry) => entry.kind === "job" && entry.host === host).length >= 3);
+
+const stopObserving = new AbortController();
+const observed: string[] = [];
+const observing = (async () => {
+  for await (const { leader } of client.observeElection(election, { signal: stopObserving.signal })) observed.push(leader ?? "vacant");
+})().catch(() => {});
 
 const runners = new Map(["host-1", "host-2", "host-3"].map((host) => {
   const note = (kind: string) => (term: number) => void log.push({ kind, host, term });
@@ -49,12 +45,12 @@ const runners = new Map(["host-1", "host-2", "host-3"].map((host) => {
   return [host, { stop, ended: runCron(election, host, hooks, 100, stop.signal) }];
 }));
 
-check(await until(async () => (await leader()) !== undefined), "one of three candidates is elected");
-const first = (await leader()) ?? "";
+check(await until(async () => (await present()) !== undefined), "one of three candidates is elected");
+const first = (await present()) ?? "";
 check(await ran(first), "and runs the jobs");
 runners.get(first)?.stop.abort();
-check(await until(async () => ![undefined, first].includes(await leader())), "when it stops it resigns, and another is elected");
-const second = (await leader()) ?? "";
+check(await until(async () => ![undefined, first].includes(await present())), "when it stops it resigns, and another is elected");
+const second = (await present()) ?? "";
 check(await ran(second), "which runs them from now on");
 for (const { stop } of runners.values()) stop.abort();
 await Promise.all([...runners.values()].map(({ ended }) => ended));
@@ -69,4 +65,7 @@ for (const term of new Set(terms)) {
     `${jobs.length} runs between becameLeader and lostLeadership`,
   );
 }
-check((await leader()) === undefined, "the last one has resigned");
+check(await until(() => observed.at(-1) === "vacant"), "the last one has resigned");
+check(observed.includes(first) && observed.indexOf(first) < observed.indexOf(second), "those who only follow have seen each leader");
+stopObserving.abort();
+await observing;

@@ -1,55 +1,34 @@
-// Retry: let the server wait (wait_ms), or ask again with delay and jitter; bounded either way.
+// Retry: the client does it. It keeps one request id, goes on to the next server, and heeds retry_after_ms;
+// the wait bounds all of it.
 
-import { randomUUID } from "node:crypto";
-import { setTimeout as sleep } from "node:timers/promises";
-import { check, unique } from "./demo.js";
-import { acquire, Refused, type Ask, type Lease } from "./quorate.js";
+import { Client, NotAcquiredError, UnavailableError } from "@quorate/client";
+import { check, failure, unique } from "./demo.js";
 
-const WORTH_RETRYING = [
-  "lock_held", "semaphore_full", "election_lost",
-  "quorum_unavailable", "shutting_down", "too_many_waiters", "overloaded",
-];
+// Requests of a second at most, e.g. behind a proxy that cuts longer ones off.
+const client = new Client({ pieceMs: 1_000 });
 
-interface Bounds { attempts: number; deadline_ms: number; base_ms?: number; cap_ms?: number }
+const lock = unique("report");
+let holder = await client.lock(lock);
+setTimeout(() => void holder.release(), 2_500);
+let begun = performance.now();
+await client.lock(lock, { waitMs: 20_000 }, () => {
+  check(performance.now() - begun > 2_000, "a wait of many requests, granted as soon as it is free");
+});
 
-/** Ends after so many attempts or so much time, whatever comes first, with the last refusal. */
-async function acquireWithRetry(what: string, ask: Ask, bounds: Bounds): Promise<Lease> {
-  const { attempts, deadline_ms, base_ms = 50, cap_ms = 5_000 } = bounds;
-  const ends = performance.now() + deadline_ms;
-  // The same id at every attempt: had the answer to one that was granted got lost, the next
-  // one gets that very lease instead of being locked out by it.
-  const request_id = randomUUID();
-  for (let attempt = 0; ; attempt++) {
-    try {
-      return await acquire(what, { ...ask, request_id });
-    } catch (error) {
-      // What is not a Refused comes from fetch: no server answers.
-      if (Refused.is(error) && !Refused.is(error, ...WORTH_RETRYING)) throw error;
-      // Full jitter: those who were refused together do not come back together.
-      let delay = Math.random() * Math.min(cap_ms, base_ms * 2 ** attempt);
-      if (Refused.is(error)) delay += error.problem.retry_after_ms ?? 0;
-      if (attempt + 1 >= attempts || performance.now() + delay > ends) throw error;
-      await sleep(delay);
-    }
-  }
-}
+holder = await client.lock(lock, { owner: "the holder" });
+begun = performance.now();
+const refusal = await failure(client.lock(lock, { waitMs: 1_500 }));
+check(refusal instanceof NotAcquiredError && refusal.holder?.owner === "the holder", "bounded by the wait, with the last refusal");
+check(performance.now() - begun < 6_000, "which is kept");
 
-const lock = `locks/${unique("report")}`;
-const refused = (attempt: Promise<Lease>) => attempt.then(() => false, (error: unknown) => Refused.is(error, "lock_held"));
+const stop = new AbortController();
+setTimeout(() => stop.abort(), 300);
+check((await failure(client.lock(lock, { signal: stop.signal }))) === stop.signal.reason, "or by the caller's signal");
+await holder.release();
 
-let holder = await acquire(lock);
-setTimeout(() => void holder.release(), 500);
-let lease = await acquire(lock, { wait_ms: 10_000 });
-check(lease.answer.waited_ms >= 300, "wait_ms: one request, granted as soon as it is free");
-await lease.release();
-
-holder = await acquire(lock);
-setTimeout(() => void holder.release(), 500);
-lease = await acquireWithRetry(lock, {}, { attempts: 50, deadline_ms: 20_000, cap_ms: 200 });
-check(true, "with delay and jitter: granted at some attempt after it is free");
-
-check(await refused(acquireWithRetry(lock, {}, { attempts: 3, deadline_ms: 20_000 })), "bounded by attempts");
-const begun = performance.now();
-check(await refused(acquireWithRetry(lock, {}, { attempts: 1e6, deadline_ms: 1_000 })), "bounded by a deadline");
-check(performance.now() - begun < 4_000, "which is kept");
-await lease.release();
+// The first server does not exist: each attempt goes on to the next one at once.
+const elsewhere = new Client({ servers: ["http://127.0.0.1:1", ...(process.env["QUORATE_SERVER"] ?? "http://127.0.0.1:8080").split(",")] });
+await elsewhere.lock(lock, { waitMs: 10_000 }, (lease) => lease.check());
+check(true, "a server that is down costs nothing where there is another");
+const nobody = new Client({ servers: "http://127.0.0.1:1" });
+check((await failure(nobody.lock(lock, { waitMs: 500 }))) instanceof UnavailableError, "and without any, that is no \"held\"");

@@ -1,20 +1,19 @@
 // Several resources at once: a transfer between two accounts, by one lease over both.
 
+import { Client, NotAcquiredError } from "@quorate/client";
 import { setTimeout as sleep } from "node:timers/promises";
-import { check, unique } from "./demo.js";
-import { acquire, Refused } from "./quorate.js";
+import { check, failure, unique } from "./demo.js";
+
+const client = new Client();
 
 async function transfer(accounts: Map<string, number>, source: string, target: string, amount: number): Promise<void> {
   // All or nothing, and the order of names does not matter: two transfers in opposite
   // directions cannot wait for each other for ever.
-  const lease = await acquire("multilocks", { names: [source, target], ttl_ms: 10_000, wait_ms: 30_000 });
-  try {
+  await client.locks([source, target], { waitMs: 30_000 }, async () => {
     const [before, after] = [accounts.get(source) ?? 0, accounts.get(target) ?? 0];
     await sleep(5);
     accounts.set(source, before - amount).set(target, after + amount);
-  } finally {
-    await lease.release();
-  }
+  });
 }
 
 const run = unique("account");
@@ -31,9 +30,9 @@ check(
   "transfers in all directions do not block each other, and each is done once",
 );
 
-const audit = await acquire(`locks/${ann}`, { owner: "auditor" }); // its members are ordinary locks
-const refusal = await acquire("multilocks", { names: [ann, bob] }).catch((error: unknown) => error);
-check(Refused.is(refusal, "lock_held"), "a multilock keeps out of a lock that is held");
-await (await acquire(`locks/${bob}`)).release();
+const audit = await client.lock(ann, { owner: "auditor" }); // its members are ordinary locks
+const refusal = await failure(client.locks([ann, bob], { waitMs: 0 }));
+check(refusal instanceof NotAcquiredError, "a multilock keeps out of a lock that is held");
+await (await client.lock(bob, { waitMs: 0 })).release();
 check(true, "and has taken none of the others");
 await audit.release();

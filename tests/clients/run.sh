@@ -96,7 +96,7 @@ start_server() {
   pids+=($!)
   within 20 grep -q '^listening on ' "$server" || fail_to_start "$server"
   QUORATE_URL=$(sed -n 's/^listening on //p' "$server")
-  export QUORATE_URL QUORATE_BIN
+  export QUORATE_URL QUORATE_BIN QUORATE_SERVER=$QUORATE_URL
   within 20 curl -fsS "$QUORATE_URL/readyz" || fail_to_start "$server"
   echo "$("$QUORATE_BIN" --version) at $QUORATE_URL over three times $(redis-server --version | cut -d' ' -f1-3)"
 }
@@ -162,8 +162,12 @@ example() { # example FILE: below examples/
 }
 export -f example
 
+# The client is built to where the examples find it.
 compile_examples() {
-  mkdir "$scratch/typescript"
+  local client=$scratch/node_modules/@quorate/client
+  mkdir -p "$scratch/typescript" "$client"
+  cp "$root/clients/typescript/package.json" "$client"
+  "$tools/node/node_modules/.bin/tsc" -p "$root/clients/typescript" --outDir "$client/dist"
   cp "$root"/examples/typescript/{package.json,tsconfig.json,*.ts} "$scratch/typescript"
   ln -s "$tools/node/node_modules" "$scratch/typescript/node_modules"
   "$tools/node/node_modules/.bin/tsc" --strict -p "$scratch/typescript"
@@ -183,7 +187,7 @@ examples() {
   fi
   for file in "$root"/examples/{bash/*.sh,python/*.py,typescript/*.ts}; do
     case ${file##*/} in
-      quorate.* | keeper.ts | demo.ts) ;; # what the others import is no recipe
+      quorate.* | demo.ts) ;; # what the others import is no recipe
       *.ts) [[ $with_node ]] && files+=("typescript/${file##*/}") ;;
       *) files+=("${file#"$root/examples/"}") ;;
     esac
