@@ -9,7 +9,7 @@ export QUORATE_BIN
 export PYTHONDONTWRITEBYTECODE=1
 if ! cmp -s pyproject.toml "$tools/pyproject.toml"; then
     rm -rf "$tools"
-    if ! python3 -m venv "$tools" || ! "$tools/bin/pip" install -q --disable-pip-version-check httpx 'pytest>=8' mypy build hatchling; then
+    if ! python3 -m venv "$tools" || ! "$tools/bin/pip" install -q --disable-pip-version-check httpx 'pytest>=8' 'pytest-xdist>=3.5' mypy build hatchling; then
         echo "skipped: no python3 with venv, or PyPI was out of reach"
         exit 0
     fi
@@ -17,7 +17,7 @@ if ! cmp -s pyproject.toml "$tools/pyproject.toml"; then
 fi
 "$tools/bin/python" tools/generate.py --check
 "$tools/bin/mypy" --strict --cache-dir "$tools/mypy" src
-PYTHONPATH=src "$tools/bin/python" -m pytest -p no:cacheprovider
+PYTHONPATH=src "$tools/bin/python" -m pytest -p no:cacheprovider -n 4
 dist=$(mktemp -d)
 trap 'rm -rf "$dist"' EXIT
 "$tools/bin/python" -m build --no-isolation --outdir "$dist" . >"$dist/log" || { cat "$dist/log"; exit 1; }

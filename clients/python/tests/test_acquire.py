@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import quorate
-from conftest import Deployment, Observer, until
+from conftest import Deployment, Observer, needs_field, until
 
 
 def test_s01_a_lock_is_held_within_its_block_and_free_after_it(
@@ -117,6 +117,30 @@ def test_s06_locks_in_any_order_do_not_deadlock(urls: list[str], name: str) -> N
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, [[a, b], [b, a]]))
+
+
+def test_s07_an_exclusive_lease_comes_after_all_shared_ones(
+    client: quorate.Client, observer: Observer, urls: list[str], name: str
+) -> None:
+    needs_field(urls[0], "shared leases", "AcquireLock", "mode")
+    leases = [client.lock(name, shared=True, wait=0).acquire() for _ in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        exclusive = pool.submit(client.lock(name, wait=20).acquire)
+        until(lambda: observer.waiters(name) == 1)
+        for lease in leases:
+            assert not exclusive.done()
+            lease.release()
+        assert exclusive.result(20).fencing_token > leases[-1].fencing_token
+        exclusive.result().release()
+
+
+def test_s08_max_hold_ends_a_lease(client: quorate.Client, urls: list[str], name: str) -> None:
+    needs_field(urls[0], "limit of holding", "AcquireLock", "max_hold_ms")
+    begun = time.monotonic()
+    with pytest.raises(quorate.LeaseLost) as lost, client.lock(name, ttl=2, max_hold=3) as lease:
+        assert lease.wait_lost(20)
+        assert time.monotonic() - begun >= 2.5
+    assert lost.value.code == "hold_limit_reached"
 
 
 def test_s09_what_the_api_does_not_take_is_an_error_that_names_the_field(client: quorate.Client, name: str) -> None:

@@ -5,32 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 import quorate
 from quorate.clock import now
-from conftest import Deployment, Observer, until
-from fault import Fate, Fault
-
-HERE = Path(__file__).parent
-
-
-def script(name: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(HERE / "scripts" / name), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def line(process: subprocess.Popen[str]) -> list[str]:
-    assert process.stdout
-    return process.stdout.readline().split()
-
+from conftest import Deployment, Observer, needs, until
+from fault import Fate, Fault, problem
+from processes import line, script
 
 def lasts(lease: quorate.Lease, seconds: float) -> None:
     assert not lease.wait_lost(seconds)
@@ -140,9 +125,9 @@ def test_s28_the_error_of_the_body_comes_before_the_loss(
     assert "lease_lost" in caplog.text
 
 
-@pytest.mark.skip(reason="the server has no POST /v1/leases/extend yet")
 def test_s29_two_hundred_leases_are_renewed_together(fault: Fault, observer: Observer, name: str) -> None:
     path = "/v1/leases/extend"
+    needs(fault.url, "extension of many leases at once", "paths", path)
     with quorate.Client(fault.url) as client, ThreadPoolExecutor(20) as pool:
         guards = [client.lock(f"{name}:{number}", ttl=3) for number in range(200)]
         leases = list(pool.map(lambda guard: guard.acquire(), guards))
@@ -150,10 +135,19 @@ def test_s29_two_hundred_leases_are_renewed_together(fault: Fault, observer: Obs
         assert not leases[0].wait_lost(6)
         for lease in leases:
             lease.check()
-        if not client._core.keeper._at_once:
-            pytest.skip("this server has no /v1/leases/extend")
         assert 0 < sum(fault.requests.values()) < 10 * 7 and fault.requests[path] == sum(fault.requests.values())
         list(pool.map(lambda lease: lease.release(), leases))
+
+
+def test_s29_many_leases_are_renewed_one_by_one_where_the_server_knows_no_other_way(fault: Fault, name: str) -> None:
+    path = "/v1/leases/extend"
+    fault.before = lambda asked, body: problem(404, "not_found") if asked == path else None
+    with quorate.Client(fault.url) as client:
+        leases = [client.lock(f"{name}:{number}", ttl=2).acquire() for number in range(5)]
+        lasts(leases[0], 4)
+        for lease in leases:
+            lease.check()
+        assert fault.requests[path] == 1
 
 
 def test_s30_a_slow_server_costs_no_lease(fault: Fault, urls: list[str], name: str) -> None:

@@ -6,9 +6,12 @@ Quorate: locks, semaphores and elections that a majority of Redis nodes grants.
         ...
 """
 
-from .aio import AsyncClient, AsyncGuard, AsyncLeadership, AsyncLease
+from .aio import AsyncClient
+from .aio_guards import AsyncGuard, AsyncLeadership, AsyncLease
 from .errors import Forbidden, InvalidRequest, LeaseLost, NotAcquired, QuorateError, StaleToken, Unavailable
-from .client import Client, Guard, Leadership, Lease
+from .client import Client
+from .guards import Guard, Leadership, Lease
+from .idempotence import Outcome
 from .types import VERSION as __version__
 
 __all__ = [
@@ -24,6 +27,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "NotAcquired",
+    "Outcome",
     "QuorateError",
     "StaleToken",
     "Unavailable",

@@ -1,234 +1,90 @@
-"""The client for asyncio. Renewals go on in a thread, so that a blocked event loop loses no lease."""
+"""The client for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import logging
-import sys
-from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, AsyncIterator, Awaitable, Callable, Generic, Optional, TypeVar, cast
+from typing import Any, AsyncIterator, Awaitable, Callable, Optional, Sequence, TypeVar, cast
 
 from . import types
-from .api import AsyncApi
-from .background import abandon
-from .base import BaseClient, Wanted, limit_of_rate
-from .errors import LeaseLost, NotAcquired, Unavailable
+from .aio_guards import AsyncGuard, AsyncGuards, AsyncLeadership, AsyncLease, result_of
+from .errors import LeaseLost, Unavailable
 from .held import Target
-from .lease import BaseLease, give_back
+from .idempotence import Outcome
 
-__all__ = ["AsyncClient", "AsyncGuard", "AsyncLeadership", "AsyncLease"]
+__all__ = ["AsyncClient"]
 
 log = logging.getLogger("quorate")
 T = TypeVar("T")
-
-
-async def result_of(started: Future[T], undo: Callable[[T], None] = lambda _: None) -> T:
-    """Waits for work in the client's thread. A caller that is cancelled meanwhile cancels it."""
-    try:
-        return await asyncio.wrap_future(started)
-    except BaseException:
-        abandon(started, undo)
-        raise
-
-
-class AsyncLease(BaseLease):
-    """Held until its block ends, or `release`. The task that is in the block is cancelled when it is lost."""
-
-    _task: Optional[asyncio.Task[Any]] = None
-    _cancelled = False
-
-    async def release(self) -> None:
-        """
-        Gives it back. Raises `LeaseLost` where it had been lost: others may have had it meanwhile.
-        That no server can be reached is no error: the lease ends with its ttl.
-        """
-        if self._let_go():
-            core, held = self._core, self._held
-            await asyncio.wrap_future(core.background.submit(lambda: core.release(held), shielded=True))
-            held.forget_callbacks()
-        if self._held.lost is not None and self._held.mine():
-            raise self._held.lost
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._cancelled = True
-            self._task.cancel()
-
-    async def __aenter__(self: L) -> L:
-        loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-
-        def lost() -> None:
-            try:
-                loop.call_soon_threadsafe(self._cancel)
-            except RuntimeError:  # the loop has ended, and the task with it
-                pass
-
-        self._held.on_lost(lost)
-        return self
-
-    async def __aexit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        task, self._task = self._task, None  # From here on nothing is cancelled any more.
-        if self._cancelled and task is not None:
-            others = sys.version_info >= (3, 11) and task.uncancel() > 0
-            if isinstance(error, asyncio.CancelledError) and not others:
-                error = None  # It was ours: what leaves the block is the loss.
-        try:
-            await self.release()
-        except LeaseLost as lost:
-            if error is None:
-                raise
-            log.warning("%s: the block that held it failed, too, with %r", lost, error)
-
-
-class AsyncLeadership(AsyncLease):
-    """The lease of a leader."""
-
-    @property
-    def term(self) -> int:
-        """The fencing token: greater than every earlier leader's."""
-        return int(self._held.answer["term"])
-
-    @property
-    def fencing_token(self) -> int:
-        """The term."""
-        return self.term
-
-    async def proclaim(self, value: str) -> None:
-        """Tells all observers another value."""
-        body = {"lease_id": self._held.lease_id, "value": value}
-        path = self._held.target.path("proclaim")
-        await result_of(self._core.background.submit(lambda: self._core.call("POST", path, {}, {}, body)))
-
-
 L = TypeVar("L", bound=AsyncLease)
 
 
-class AsyncGuard(Generic[L]):
-    """
-    Something to be acquired: by an `async with` block, or by `acquire`. It can be used again and
-    again, and by several tasks, each of which gets a lease of its own.
-    """
-
-    def __init__(self, client: AsyncClient, wanted: Wanted, kind: type[L]) -> None:
-        self._client = client
-        self._wanted = wanted
-        self._kind = kind
-        self._entered: dict[Optional[asyncio.Task[Any]], list[L]] = {}
-
-    async def _acquire(self, wait: Optional[float]) -> L:
-        core, wanted, kind = self._client._core, self._wanted, self._kind
-
-        async def acquire() -> L:
-            return kind(core, await core.acquire(wanted.target, wanted.body, wait, wanted.max_hold))
-
-        return await result_of(core.background.submit(acquire, give_back), give_back)
-
-    async def acquire(self) -> L:
-        """The lease. Raises `NotAcquired` where somebody else had it all the time, `Unavailable` if none can tell."""
-        return await self._acquire(self._wanted.wait)
-
-    async def try_acquire(self) -> Optional[L]:
-        """One attempt: the lease, or None where somebody else has it."""
-        try:
-            return await self._acquire(0)
-        except NotAcquired:
-            return None
-
-    async def __aenter__(self) -> L:
-        lease = await self.acquire()
-        self._entered.setdefault(asyncio.current_task(), []).append(lease)
-        return await lease.__aenter__()
-
-    async def __aexit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        task = asyncio.current_task()
-        lease = self._entered[task].pop()
-        if not self._entered[task]:
-            del self._entered[task]
-        await lease.__aexit__(kind, error, trace)
-
-
-class AsyncClient(BaseClient):
+class AsyncClient(AsyncGuards):
     """The twin of `Client` for asyncio: the same methods with the same meaning, to be awaited."""
 
-    @property
-    def api(self) -> AsyncApi:
-        """Every call of the API as it is: to look at locks, issue tokens, list nodes and so on."""
-        core = self._core
-        return AsyncApi(lambda *call: result_of(core.background.submit(lambda: core.call(*call))))
-
-    def lock(
+    async def with_lock(
         self,
         name: str,
+        run: Callable[[AsyncLease], Awaitable[T]],
         *,
         ttl: Optional[float] = 30.0,
         wait: Optional[float] = None,
-        owner: Optional[str] = None,
-        metadata: Optional[dict[str, str]] = None,
-        shared: bool = False,
-        max_hold: Optional[float] = None,
-        lock_delay: Optional[float] = None,
-    ) -> AsyncGuard[AsyncLease]:
-        """A lock; see `Client.lock`."""
-        wanted = self._wanted_lock((name,), ttl, wait, owner, metadata, max_hold, lock_delay, shared=shared)
-        return AsyncGuard(self, wanted, AsyncLease)
+    ) -> T:
+        """Awaits `run(lease)` under a lock, and returns what it returns."""
+        async with self.lock(name, ttl=ttl, wait=wait) as lease:
+            return await run(lease)
 
-    def locks(
+    async def with_locks(
         self,
-        *names: str,
+        names: Sequence[str],
+        run: Callable[[AsyncLease], Awaitable[T]],
+        *,
         ttl: Optional[float] = 30.0,
         wait: Optional[float] = None,
-        owner: Optional[str] = None,
-        metadata: Optional[dict[str, str]] = None,
-        max_hold: Optional[float] = None,
-        lock_delay: Optional[float] = None,
-    ) -> AsyncGuard[AsyncLease]:
-        """All of these locks or none; see `Client.locks`."""
-        wanted = self._wanted_lock(names, ttl, wait, owner, metadata, max_hold, lock_delay)
-        return AsyncGuard(self, wanted, AsyncLease)
+    ) -> T:
+        """The same under all of these locks."""
+        async with self.locks(*names, ttl=ttl, wait=wait) as lease:
+            return await run(lease)
 
-    def semaphore(
+    async def try_with_lock(
+        self, name: str, run: Callable[[AsyncLease], Awaitable[T]], *, ttl: Optional[float] = 30.0
+    ) -> tuple[bool, Optional[T]]:
+        """Whether nobody else had the lock, and what `run(lease)` returned then. `Unavailable` is still an error."""
+        lease = await self.lock(name, ttl=ttl).try_acquire()
+        if lease is None:
+            return False, None
+        async with lease:
+            return True, await run(lease)
+
+    async def idempotent(
         self,
-        name: str,
+        event: str,
         *,
-        limit: int,
-        permits: int = 1,
+        done: Callable[[], Awaitable[bool]],
+        process: Callable[[AsyncLease], Awaitable[Any]],
         ttl: Optional[float] = 30.0,
-        wait: Optional[float] = None,
-        owner: Optional[str] = None,
-        metadata: Optional[dict[str, str]] = None,
-        max_hold: Optional[float] = None,
-        lock_delay: Optional[float] = None,
-    ) -> AsyncGuard[AsyncLease]:
-        """`permits` of `limit`; see `Client.semaphore`."""
-        target, counts = Target("semaphore", name), {"limit": limit, "permits": permits}
-        wanted = self._wanted(target, ttl, wait, owner, metadata, max_hold, lock_delay, **counts)
-        return AsyncGuard(self, wanted, AsyncLease)
+    ) -> Outcome:
+        """Processes an event once, however often it is delivered; see `Client.idempotent`."""
 
-    async def rate_limit(
-        self, name: str, *, limit: int, per: float, wait: Optional[float] = None, owner: Optional[str] = None
-    ) -> None:
-        """Returns when this call is one of at most `limit` in any window of `per` seconds."""
-        wanted = self._wanted(Target("semaphore", name), per, wait, owner, limit=limit)
-        await result_of(self._core.background.submit(lambda: limit_of_rate(self._core, wanted)))
+        async def once(lease: AsyncLease) -> Outcome:
+            if await done():
+                return "already_processed"
+            await process(lease)
+            return "processed"
 
-    def election(
+        _, outcome = await self.try_with_lock(event, once, ttl=ttl)
+        return outcome or "duplicate"
+
+    async def singleton(
         self,
         name: str,
+        run: Callable[[AsyncLease, asyncio.Event], Awaitable[Any]],
         *,
-        candidate: str,
-        value: Optional[str] = None,
         ttl: Optional[float] = 10.0,
-        wait: Optional[float] = None,
-        max_hold: Optional[float] = None,
-    ) -> AsyncGuard[AsyncLeadership]:
-        """Leadership as a block; `lead` is the same as a loop."""
-        return AsyncGuard(self, self._wanted_election(name, candidate, value, ttl, wait, max_hold), AsyncLeadership)
+    ) -> None:
+        """Awaits `run(lease, lost)` in one process at a time; see `Client.singleton`. To stop it, cancel it."""
+        await self._stand(self.lock(name, ttl=ttl), run)
 
     async def lead(
         self,
@@ -244,21 +100,49 @@ class AsyncClient(BaseClient):
         `lost` is set and `run` is cancelled, and the candidate stands again. When `run` returns by
         itself, the candidate resigns, and `lead` returns. To stop it, cancel it.
         """
-        guard = self.election(name, candidate=candidate, value=value, ttl=ttl)
+
+        async def leads(leadership: AsyncLeadership, lost: asyncio.Event) -> None:
+            await run(leadership.term, lost)
+
+        await self._stand(self.election(name, candidate=candidate, value=value, ttl=ttl), leads)
+
+    async def lead_with_hooks(
+        self,
+        name: str,
+        *,
+        candidate: str,
+        became: Callable[[int], Any],
+        lost: Callable[[int], Any],
+        value: Optional[str] = None,
+        ttl: Optional[float] = 10.0,
+    ) -> None:
+        """Calls `became(term)` and `lost(term)` in turn; see `Client.lead_with_hooks`. To stop it, cancel it."""
+
+        async def leads(term: int, ended: asyncio.Event) -> None:
+            became(term)
+            try:
+                await ended.wait()
+            finally:
+                lost(term)
+
+        await self.lead(name, candidate=candidate, run=leads, value=value, ttl=ttl)
+
+    async def _stand(self, guard: AsyncGuard[L], run: Callable[[L, asyncio.Event], Awaitable[Any]]) -> None:
+        """Waits without limit, runs, releases, and begins anew after a loss."""
         loop = asyncio.get_running_loop()
         while True:
             try:
-                leadership = await guard.acquire()
+                lease = await guard._acquire(None)
             except Unavailable:
-                continue  # After 30 s of trying; there is nothing else that a candidate could do.
+                continue  # After 30 s of trying; there is nothing else that could be done.
             lost = asyncio.Event()
-            leadership.on_lost(functools.partial(loop.call_soon_threadsafe, lost.set))
+            lease.on_lost(functools.partial(loop.call_soon_threadsafe, lost.set))
             try:
-                async with leadership:
-                    await run(leadership.term, lost)
+                async with lease:
+                    await run(lease, lost)
                 return
             except LeaseLost as error:
-                if error is not leadership._held.lost:
+                if error is not lease._held.lost:
                     raise
                 log.warning("%s", error)
 
@@ -269,14 +153,3 @@ class AsyncClient(BaseClient):
             state = await result_of(self._core.background.submit(functools.partial(self._core.change, path, after)))
             after = state["revision"]
             yield cast(types.ElectionState, state)
-
-    async def close(self) -> None:
-        """Releases what is still held. The client can be used again afterwards."""
-        core, self._core = self._core, self._new_core()
-        await asyncio.get_running_loop().run_in_executor(None, core.close)
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

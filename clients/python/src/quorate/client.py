@@ -5,138 +5,22 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from typing import Any, Callable, Generic, Iterator, Optional, TypeVar, cast
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from types import TracebackType
+from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, cast
 
 from . import types
-from .api import Api
-from .background import abandon
-from .base import BaseClient, Wanted, limit_of_rate
-from .errors import LeaseLost, NotAcquired, Unavailable
+from .errors import LeaseLost, Unavailable
+from .guards import Guard, Guards, Leadership, Lease
 from .held import Target
-from .lease import BaseLease, give_back
+from .idempotence import Outcome
 
-__all__ = ["Client", "Guard", "Leadership", "Lease"]
+__all__ = ["Client"]
 
 log = logging.getLogger("quorate")
-
-
-class Lease(BaseLease):
-    """Held until its block ends, or `release`."""
-
-    def wait_lost(self, timeout: Optional[float] = None) -> bool:
-        """Waits until the lease is lost; False where it is not by then. After a release it waits in vain."""
-        return self._held.lost_event.wait(timeout)
-
-    def release(self) -> None:
-        """
-        Gives it back. Raises `LeaseLost` where it had been lost: others may have had it meanwhile.
-        That no server can be reached is no error: the lease ends with its ttl.
-        """
-        if self._let_go():
-            self._core.background.submit(lambda: self._core.release(self._held), shielded=True).result()
-            self._held.forget_callbacks()
-        if self._held.lost is not None and self._held.mine():
-            raise self._held.lost
-
-    def __enter__(self: L) -> L:
-        return self
-
-    def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        try:
-            self.release()
-        except LeaseLost as lost:
-            if error is None:
-                raise
-            log.warning("%s: the block that held it failed, too, with %r", lost, error)
-
-
-class Leadership(Lease):
-    """The lease of a leader."""
-
-    @property
-    def term(self) -> int:
-        """The fencing token: greater than every earlier leader's."""
-        return int(self._held.answer["term"])
-
-    @property
-    def fencing_token(self) -> int:
-        """The term."""
-        return self.term
-
-    def proclaim(self, value: str) -> None:
-        """Tells all observers another value."""
-        body = {"lease_id": self._held.lease_id, "value": value}
-        path = self._held.target.path("proclaim")
-        self._core.background.submit(lambda: self._core.call("POST", path, {}, {}, body)).result()
-
-
+T = TypeVar("T")
 L = TypeVar("L", bound=Lease)
 
 
-class Guard(Generic[L]):
-    """
-    Something to be acquired: by a `with` block, or by `acquire`. It can be used again and again,
-    and by several threads, each of which gets a lease of its own.
-    """
-
-    def __init__(self, client: Client, wanted: Wanted, kind: type[L]) -> None:
-        self._client = client
-        self._wanted = wanted
-        self._kind = kind
-        self._entered = threading.local()
-
-    def _start(self, wait: Optional[float]) -> Future[L]:
-        core, wanted, kind = self._client._core, self._wanted, self._kind
-
-        async def acquire() -> L:
-            return kind(core, await core.acquire(wanted.target, wanted.body, wait, wanted.max_hold))
-
-        return core.background.submit(acquire, give_back)
-
-    def _finish(self, started: Future[L], stop: Optional[threading.Event] = None) -> L:
-        """The lease; whoever is interrupted while waiting, by a signal's exception, leaves none behind."""
-        try:
-            while True:
-                try:
-                    return started.result(None if stop is None else 0.1)
-                except FutureTimeout:
-                    if started.done() or stop is None:
-                        raise
-                    if stop.is_set():
-                        raise Unavailable("stopped", f"{self._wanted.target}: told to stop") from None
-        except BaseException:
-            abandon(started, give_back)
-            raise
-
-    def acquire(self) -> L:
-        """The lease. Raises `NotAcquired` where somebody else had it all the time, `Unavailable` if none can tell."""
-        return self._finish(self._start(self._wanted.wait))
-
-    def try_acquire(self) -> Optional[L]:
-        """One attempt: the lease, or None where somebody else has it."""
-        try:
-            return self._finish(self._start(0))
-        except NotAcquired:
-            return None
-
-    def __enter__(self) -> L:
-        lease = self.acquire()
-        stack = self._entered.__dict__.setdefault("leases", [])
-        stack.append(lease)
-        return lease
-
-    def __exit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        self._entered.leases.pop().__exit__(kind, error, trace)
-
-
-class Client(BaseClient):
+class Client(Guards):
     """
     A client for threads; any number of them can use one. Durations are in seconds.
 
@@ -144,88 +28,66 @@ class Client(BaseClient):
     how long a lease lasts when its process dies; while it lives, the lease is renewed.
     """
 
-    @property
-    def api(self) -> Api:
-        """Every call of the API as it is: to look at locks, issue tokens, list nodes and so on."""
-        core = self._core
-        return Api(lambda *call: core.background.submit(lambda: core.call(*call)).result())
+    def with_lock(
+        self, name: str, run: Callable[[Lease], T], *, ttl: Optional[float] = 30.0, wait: Optional[float] = None
+    ) -> T:
+        """Calls `run(lease)` under a lock, and returns what it returns."""
+        with self.lock(name, ttl=ttl, wait=wait) as lease:
+            return run(lease)
 
-    def lock(
+    def with_locks(
         self,
-        name: str,
+        names: Sequence[str],
+        run: Callable[[Lease], T],
         *,
         ttl: Optional[float] = 30.0,
         wait: Optional[float] = None,
-        owner: Optional[str] = None,
-        metadata: Optional[dict[str, str]] = None,
-        shared: bool = False,
-        max_hold: Optional[float] = None,
-        lock_delay: Optional[float] = None,
-    ) -> Guard[Lease]:
+    ) -> T:
+        """The same under all of these locks."""
+        with self.locks(*names, ttl=ttl, wait=wait) as lease:
+            return run(lease)
+
+    def try_with_lock(
+        self, name: str, run: Callable[[Lease], T], *, ttl: Optional[float] = 30.0
+    ) -> tuple[bool, Optional[T]]:
+        """Whether nobody else had the lock, and what `run(lease)` returned then. `Unavailable` is still an error."""
+        lease = self.lock(name, ttl=ttl).try_acquire()
+        if lease is None:
+            return False, None
+        with lease:
+            return True, run(lease)
+
+    def idempotent(
+        self, event: str, *, done: Callable[[], bool], process: Callable[[Lease], Any], ttl: Optional[float] = 30.0
+    ) -> Outcome:
         """
-        A lock. Any number can hold it at once if all of them ask for `shared`.
-
-        max_hold: it ends that long after it was acquired, however often it is renewed.
-        lock_delay: if it is not released but expires, it stays taken for that much longer.
+        Processes an event once, however often it is delivered, such as a webhook. The mark of what was
+        processed lives where its effect lives: `process(lease)` should write both in one transaction, and
+        `done` looks for the mark. A failure leaves no mark, so that the next delivery processes the event.
         """
-        wanted = self._wanted_lock((name,), ttl, wait, owner, metadata, max_hold, lock_delay, shared=shared)
-        return Guard(self, wanted, Lease)
 
-    def locks(
-        self,
-        *names: str,
-        ttl: Optional[float] = 30.0,
-        wait: Optional[float] = None,
-        owner: Optional[str] = None,
-        metadata: Optional[dict[str, str]] = None,
-        max_hold: Optional[float] = None,
-        lock_delay: Optional[float] = None,
-    ) -> Guard[Lease]:
-        """All of these locks or none, by one lease; the order of names does not matter."""
-        wanted = self._wanted_lock(names, ttl, wait, owner, metadata, max_hold, lock_delay)
-        return Guard(self, wanted, Lease)
+        def once(lease: Lease) -> Outcome:
+            if done():
+                return "already_processed"
+            process(lease)
+            return "processed"
 
-    def semaphore(
+        _, outcome = self.try_with_lock(event, once, ttl=ttl)
+        return outcome or "duplicate"
+
+    def singleton(
         self,
         name: str,
+        run: Callable[[Lease, threading.Event], Any],
         *,
-        limit: int,
-        permits: int = 1,
-        ttl: Optional[float] = 30.0,
-        wait: Optional[float] = None,
-        owner: Optional[str] = None,
-        metadata: Optional[dict[str, str]] = None,
-        max_hold: Optional[float] = None,
-        lock_delay: Optional[float] = None,
-    ) -> Guard[Lease]:
-        """`permits` of the `limit` that may be held at once. All who use it should say the same limit."""
-        target, counts = Target("semaphore", name), {"limit": limit, "permits": permits}
-        wanted = self._wanted(target, ttl, wait, owner, metadata, max_hold, lock_delay, **counts)
-        return Guard(self, wanted, Lease)
-
-    def rate_limit(
-        self, name: str, *, limit: int, per: float, wait: Optional[float] = None, owner: Optional[str] = None
-    ) -> None:
-        """Returns when this call is one of at most `limit` in any window of `per` seconds."""
-        wanted = self._wanted(Target("semaphore", name), per, wait, owner, limit=limit)
-        started = self._core.background.submit(lambda: limit_of_rate(self._core, wanted))
-        try:
-            started.result()
-        finally:
-            started.cancel()
-
-    def election(
-        self,
-        name: str,
-        *,
-        candidate: str,
-        value: Optional[str] = None,
         ttl: Optional[float] = 10.0,
-        wait: Optional[float] = None,
-        max_hold: Optional[float] = None,
-    ) -> Guard[Leadership]:
-        """Leadership as a block; `lead` is the same as a loop."""
-        return Guard(self, self._wanted_election(name, candidate, value, ttl, wait, max_hold), Leadership)
+        stop: Optional[threading.Event] = None,
+    ) -> None:
+        """
+        Calls `run(lease, lost)` in one process at a time: the others stand by, and one of them takes over. It
+        is called again after a loss, which sets `lost`. When it returns by itself, `singleton` returns.
+        """
+        self._stand(self.lock(name, ttl=ttl), lambda lease: run(lease, lease._held.lost_event), stop)
 
     def lead(
         self,
@@ -242,18 +104,51 @@ class Client(BaseClient):
         is lost: `run` has to return soon then, and the candidate stands again. When `run` returns by
         itself, the candidate resigns, and `lead` returns; likewise if `stop` is set while it waits.
         """
-        guard = self.election(name, candidate=candidate, value=value, ttl=ttl)
+
+        def leads(leadership: Leadership) -> None:
+            run(leadership.term, leadership._held.lost_event)
+
+        self._stand(self.election(name, candidate=candidate, value=value, ttl=ttl), leads, stop)
+
+    def lead_with_hooks(
+        self,
+        name: str,
+        *,
+        candidate: str,
+        became: Callable[[int], Any],
+        lost: Callable[[int], Any],
+        stop: threading.Event,
+        value: Optional[str] = None,
+        ttl: Optional[float] = 10.0,
+    ) -> None:
+        """
+        For work that goes on elsewhere: calls `became(term)` when this candidate is elected, and `lost(term)`
+        when that is over, before it resigns. Returns when `stop` is set.
+        """
+
+        def leads(term: int, ended: threading.Event) -> None:
+            became(term)
+            try:
+                while not (stop.is_set() or ended.wait(0.1)):
+                    pass
+            finally:
+                lost(term)
+
+        self.lead(name, candidate=candidate, run=leads, value=value, ttl=ttl, stop=stop)
+
+    def _stand(self, guard: Guard[L], run: Callable[[L], Any], stop: Optional[threading.Event]) -> None:
+        """Waits without limit, calls, releases, and begins anew after a loss."""
         while not (stop is not None and stop.is_set()):
             try:
-                leadership = guard._finish(guard._start(None), stop)
+                lease = guard._finish(guard._start(None), stop)
             except Unavailable:
-                continue  # After 30 s of trying; there is nothing else that a candidate could do.
+                continue  # After 30 s of trying; there is nothing else that could be done.
             try:
-                with leadership:
-                    run(leadership.term, leadership._held.lost_event)
+                with lease:
+                    run(lease)
                 return
             except LeaseLost as lost:
-                if lost is not leadership._held.lost:
+                if lost is not lease._held.lost:
                     raise
                 log.warning("%s", lost)
 
@@ -268,14 +163,3 @@ class Client(BaseClient):
                 started.cancel()
             after = state["revision"]
             yield cast(types.ElectionState, state)
-
-    def close(self) -> None:
-        """Releases what is still held. The client can be used again afterwards."""
-        core, self._core = self._core, self._new_core()
-        core.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

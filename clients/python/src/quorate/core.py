@@ -207,6 +207,8 @@ class Attempts:
         self._count = 0
         self._verdict_at = now()
         self._delay = 0.1
+        # By server: the earliest moment of the next attempt, and whether the server asked for it.
+        self._after: dict[str, tuple[float, bool]] = {}
 
     def may_have_left_something(self, error: BaseException) -> bool:
         """Not a single attempt that was refused; all others may have a place in a queue, or a lease."""
@@ -225,6 +227,8 @@ class Attempts:
             self._count += 1
             try:
                 answer = await self._core.transport.send(url, "POST", self._path, body, timeout=limit)
+                if "lease_id" not in answer:
+                    raise Unavailable("no_server", f"{url}: the answer is not that of a server")
                 return sent, answer
             except NotAcquired as error:
                 tour.answered()
@@ -234,25 +238,37 @@ class Attempts:
                 if now() - sent >= wait * 0.9:
                     self._delay = 0.1
                     continue  # A piece is over. The server keeps the place in the queue, but not for long.
-                await self._pause(error)
+                self._postpone(url, error)
+                await self._pause(url, error)
             except InvalidRequest as error:
                 if self._once or not self._core.shorten(error):
                     raise
             except Unavailable as error:
                 if now() >= self._deadline and not self._once:
                     raise
-                if tour.goes_on(url, error):
+                goes_on, following = tour.goes_on(url, error), self._core.servers.current
+                if goes_on and following == url:
+                    continue  # A connection that broke.
+                self._postpone(url, error)
+                if goes_on and self._after.get(following, (0.0, False))[0] <= now():
                     continue
                 if self._once or now() - self._verdict_at >= PATIENCE and self._deadline == math.inf:
                     raise
-                await self._pause(error)
+                if error._elsewhere:
+                    url = min(self._after, key=lambda server: self._after[server][0])
+                    self._core.servers.current = url
+                await self._pause(url, error)
 
-    async def _pause(self, error: QuorateError) -> None:
-        """Waits before the next attempt; raises where there is no time for one."""
-        asked = error.retry_after
-        delay = (self._delay if asked is None else asked) * random.uniform(1, 1.5)
-        self._delay = min(2.0, self._delay * 2)
-        left = self._deadline - now()
-        if asked is not None and asked >= left:
+    def _postpone(self, url: str, error: QuorateError) -> None:
+        """Leaves the server alone for as long as it asks for, or a little longer each time."""
+        delay = error.retry_after
+        if delay is None:
+            delay, self._delay = self._delay, min(2.0, self._delay * 2)
+        self._after[url] = now() + delay * random.uniform(1, 1.5), error.retry_after is not None
+
+    async def _pause(self, url: str, error: QuorateError) -> None:
+        """Waits until the server may be asked again; raises where there is no time for it."""
+        moment, asked = self._after[url]
+        if asked and moment >= self._deadline:
             raise error
-        await asyncio.sleep(min(delay, max(0.0, left)))
+        await asyncio.sleep(max(0.0, min(moment, self._deadline) - now()))

@@ -74,7 +74,7 @@ class Held:
 
     def _pause(self, validity: float) -> float:
         """A third of the ttl; where it ends sooner, since `max_hold` does, a third of what is left."""
-        return min(self.ttl, validity) / 3
+        return max(min(self.ttl, validity) / 3, self.ttl / 30)
 
     def extended(self, sent: float, answer: dict[str, Any]) -> None:
         until = sent + answer["validity_ms"] / 1000
@@ -102,7 +102,8 @@ class Held:
 
     def expire(self) -> None:
         """Its validity is over."""
-        if self.limit_reached or now() >= self.limit_at:
+        # What clocks may drift apart is taken off the validity, so it ends a little before the limit.
+        if self.limit_reached or now() >= self.limit_at - self.ttl / 20:
             self.lose("hold_limit_reached", "it was held for as long as max_hold allows")
         else:
             self.lose("lease_expired", "its validity ended before a server extended it")

@@ -112,7 +112,10 @@ class Keeper:
             if "lease" in result:
                 held.extended(sent, result["lease"])
             else:
-                self._failed(held, dict(result.get("problem", {})))
+                problem = dict(result.get("problem", {}))
+                if problem.get("code") == "quorum_unavailable":
+                    self._servers.leave(url)
+                self._failed(held, problem)
         for held in batch[len(results) :]:
             self._failed(held, {})
 
