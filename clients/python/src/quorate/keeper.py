@@ -38,19 +38,22 @@ class Keeper:
 
     async def remove(self, held: Held) -> None:
         """No renewal of it is under way afterwards: one that arrives after a release would look like a loss."""
-        self._held.discard(held)
+        self.forget(held)
         if held.renewal is not None:
             await asyncio.wait([held.renewal])
 
     def forget(self, held: Held) -> None:
         """It is left to its ttl."""
         self._held.discard(held)
+        if self._changed is not None:
+            self._changed.set()
 
     def all(self) -> list[Held]:
         return list(self._held)
 
     async def _keep(self, changed: asyncio.Event) -> None:
-        while True:
+        """Ends when nothing is held, so that a client whom nobody refers to any more leaves no work behind."""
+        while self._held:
             changed.clear()
             time = now()
             for held in self.all():
@@ -68,11 +71,13 @@ class Keeper:
                         held.renewal = renewal
                 waiting = [held for held in waiting if held.renewal is None]
             ends = [held.valid_until for held in self._held] + [held.renew_at for held in waiting]
-            pause = max(0.0, min(ends) - now()) if ends else None
+            if not ends:
+                break
             try:
-                await asyncio.wait_for(changed.wait(), None if pause is None else min(pause, LONGEST_SLEEP))
+                await asyncio.wait_for(changed.wait(), min(max(0.0, min(ends) - now()), LONGEST_SLEEP))
             except asyncio.TimeoutError:
                 pass
+        self._changed = None
 
     async def _renew(self, batch: list[Held]) -> None:
         try:
