@@ -12,12 +12,12 @@
 #   QUORATE_CONTAINER_TEST=1                            also builds and runs the image (slow)
 #
 # What cannot be had is said ("skipped: no …") and never passed over. Tools are kept below
-# ${TMPDIR:-/tmp}/quorate-chart-tools between runs.
+# ${QUORATE_TOOLS:-${TMPDIR:-/tmp}}/quorate-chart-tools between runs.
 set -u
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 root=$(CDPATH='' cd -- "$here/../.." && pwd)
-tools=${TMPDIR:-/tmp}/quorate-chart-tools
+tools=${QUORATE_TOOLS:-${TMPDIR:-/tmp}}/quorate-chart-tools
 mkdir -p "$tools" || exit 1
 failed=
 # The tree stays as it was.
@@ -82,8 +82,8 @@ fi
 
 if [ -n "$python" ]; then
     names=
-    if [ -f "$root/src/telemetry.rs" ]; then
-        names="--names-from=$root/src/telemetry.rs"
+    if [ -f "$root/src/telemetry/families.rs" ]; then
+        names="--names-from=$root/src/telemetry/families.rs"
     fi
     # shellcheck disable=SC2086  # one word or none
     step "dashboard" "$python" "$here/check_dashboard.py" $names

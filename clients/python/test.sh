@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Types, drift from the OpenAPI document, the tests against real servers over real redis-servers, and the packages.
-# QUORATE_BIN names the server's binary. Tools come from PyPI into ${TMPDIR:-/tmp}/quorate-python-tools.
+# QUORATE_BIN names the server's binary. Tools come from PyPI into ${QUORATE_TOOLS:-${TMPDIR:-/tmp}}/quorate-python-tools.
 set -euo pipefail
 cd "$(dirname "$0")"
-tools=${TMPDIR:-/tmp}/quorate-python-tools
+tools=${QUORATE_TOOLS:-${TMPDIR:-/tmp}}/quorate-python-tools
 : "${QUORATE_BIN:?the binary of the server to test against}"
 export QUORATE_BIN
 export PYTHONDONTWRITEBYTECODE=1

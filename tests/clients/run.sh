@@ -13,13 +13,13 @@
 #   QUORATE_KEEP=1      leaves all logs and generated clients behind
 #
 # Tools come from the package registries, at pinned versions, into
-# ${TMPDIR:-/tmp}/quorate-client-tools, and stay there for the next run. What cannot be had is said
+# ${QUORATE_TOOLS:-${TMPDIR:-/tmp}}/quorate-client-tools, and stay there for the next run. What cannot be had is said
 # ("skipped: …"), and said again at the end.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-tools=${TMPDIR:-/tmp}/quorate-client-tools
+tools=${QUORATE_TOOLS:-${TMPDIR:-/tmp}}/quorate-client-tools
 scratch=$(mktemp -d)
 mkdir -p "$tools" "$scratch/logs"
 export here root tools scratch

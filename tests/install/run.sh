@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 dist=$PWD/target/dist
-base=${TMPDIR:-/tmp}/quorate-install-tools/bookworm
+base=${QUORATE_TOOLS:-${TMPDIR:-/tmp}}/quorate-install-tools/bookworm
 work=$(mktemp -d)
 pids=()
 
