@@ -1,17 +1,17 @@
 """At most N calls at a time to somebody else's API, however many processes make them."""
 import concurrent.futures
-import secrets
 import threading
 import time
 
-from quorate import acquire, check
+import quorate
+from demo import check, unique
 
-LIMIT = 3
+LIMIT = 3  # said by each who asks; all must say the same
+client = quorate.Client()
 
 
 def call_partner(semaphore, request):
-    # The limit is said by whoever asks; all must say the same.
-    with acquire(semaphore, limit=LIMIT, ttl_ms=10_000, wait_ms=30_000, owner=f"request-{request}"):
+    with client.semaphore(semaphore, limit=LIMIT, wait=30, owner=f"request-{request}"):
         return partner_api(request)
 
 
@@ -28,7 +28,7 @@ if __name__ == "__main__":
             now -= 1
         return request
 
-    semaphore = f"semaphores/demo:partner-api:{secrets.token_hex(4)}"
+    semaphore = unique("partner-api")
     with concurrent.futures.ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda request: call_partner(semaphore, request), range(10)))
     check(answers == list(range(10)), "ten calls, all answered")

@@ -4,12 +4,15 @@ No lock service can wake a process that was paused past its lease and tell it so
 can refuse it, when each write carries the token of the lease it was made under.
 """
 import contextlib
-import secrets
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import tempfile
-import time
 
-from quorate import acquire, check
+import quorate
+from demo import check, unique
 
 
 class Stale(Exception):
@@ -26,21 +29,29 @@ def write(db, document, text, token):
         raise Stale(document)
 
 
+def pause_self():
+    """The whole process, past the end of its lease: another one lets it go on."""
+    resume = f"import os, signal, time; time.sleep(1); os.kill({os.getpid()}, signal.SIGCONT)"
+    subprocess.Popen([sys.executable, "-c", resume])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 if __name__ == "__main__":
-    document = f"demo:document:{secrets.token_hex(4)}"
+    client, document = quorate.Client(), unique("document")
     with tempfile.TemporaryDirectory() as directory, contextlib.closing(sqlite3.connect(f"{directory}/db")) as db:
         db.execute("CREATE TABLE documents (id TEXT PRIMARY KEY, text TEXT, fence_token INTEGER NOT NULL DEFAULT 0)")
         db.execute("INSERT INTO documents (id, text) VALUES (?, 'empty')", (document,))
 
-        paused = acquire(f"locks/{document}", ttl_ms=300, owner="paused")
-        time.sleep(0.6)  # a pause of the whole process, past the end of its lease
-        with acquire(f"locks/{document}", wait_ms=5000, owner="next") as lease:
-            check(lease.token > paused.token, "the later holder has the greater token")
-            write(db, document, "by the next holder", lease.token)
+        paused = client.lock(document, ttl=0.5, owner="paused").acquire()
+        pause_self()
+        with client.lock(document, wait=5, owner="next") as lease:
+            check(lease.fencing_token > paused.fencing_token, "the later holder has the greater token")
+            write(db, document, "by the next holder", lease.fencing_token)
         try:
-            write(db, document, "by the paused holder", paused.token)
+            write(db, document, "by the paused holder", paused.fencing_token)
             check(False, "the write of the stale holder is refused")
         except Stale:
             check(True, "the write of the stale holder is refused")
-        text, token = db.execute("SELECT text, fence_token FROM documents").fetchone()
-        check((text, token) == ("by the next holder", lease.token), "and nothing of it is there")
+        row = db.execute("SELECT text, fence_token FROM documents").fetchone()
+        check(row == ("by the next holder", lease.fencing_token), "and nothing of it is there")
+        check(paused.wait_lost(10), "the stale holder knows by now, which is too late for its write")

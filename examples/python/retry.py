@@ -1,61 +1,40 @@
-"""Retry: let the server wait (wait_ms), or ask again with delay and jitter; bounded either way."""
-import random
-import secrets
+"""Retry: the client does it. It keeps one request id, goes on to the next server, and heeds retry_after_ms;
+the wait bounds all of it."""
+import os
 import threading
 import time
 
-from quorate import Refused, acquire, check
+import quorate
+from demo import check, unique
 
-WORTH_RETRYING = {
-    "lock_held", "semaphore_full", "election_lost",
-    "quorum_unavailable", "shutting_down", "too_many_waiters", "overloaded",
-}
+client = quorate.Client()
 
 
-def acquire_with_retry(what, *, attempts, deadline_s, base_s=0.05, cap_s=5.0, **ask):
-    """Ends after so many attempts or so many seconds, whatever comes first, with the last refusal."""
-    ends = time.monotonic() + deadline_s
-    # The same id at every attempt: had the answer to one that was granted got lost, the next
-    # one gets that very lease instead of being locked out by it.
-    ask["request_id"] = secrets.token_hex(16)
-    for attempt in range(attempts):
-        try:
-            return acquire(what, **ask)
-        except (Refused, OSError) as error:  # OSError: no server answers
-            if isinstance(error, Refused) and error.code not in WORTH_RETRYING:
-                raise
-            # Full jitter: those who were refused together do not come back together.
-            delay = random.uniform(0, min(cap_s, base_s * 2**attempt))
-            if isinstance(error, Refused):
-                delay += error.problem.get("retry_after_ms", 0) / 1000
-            if attempt + 1 == attempts or time.monotonic() + delay > ends:
-                raise
-            time.sleep(delay)
-
-
-def refused(attempt):
+def outcome(seconds, servers=None):
+    """The error of an attempt with this wait, and how long it took."""
+    begun = time.monotonic()
     try:
-        attempt().release()
-        return False
-    except Refused as refusal:
-        return refusal.code == "lock_held"
+        with quorate.Client(servers).lock(lock, wait=seconds):
+            return None, time.monotonic() - begun
+    except quorate.QuorateError as error:
+        return error, time.monotonic() - begun
 
 
 if __name__ == "__main__":
-    lock = f"locks/demo:report:{secrets.token_hex(4)}"
+    lock = unique("report")
 
-    holder = acquire(lock, ttl_ms=30_000)
+    holder = client.lock(lock).acquire()
     threading.Timer(0.5, holder.release).start()
-    with acquire(lock, wait_ms=10_000) as lease:
-        check(lease.answer["waited_ms"] >= 300, "wait_ms: one request, granted as soon as it is free")
+    error, took = outcome(20)
+    check(error is None and took >= 0.3, "granted as soon as it is free")
 
-    holder = acquire(lock, ttl_ms=30_000)
-    threading.Timer(0.5, holder.release).start()
-    with acquire_with_retry(lock, attempts=50, deadline_s=20, cap_s=0.2):
-        check(True, "with delay and jitter: granted at some attempt after it is free")
+    with client.lock(lock, owner="the holder"):
+        error, took = outcome(1.5)
+        check(isinstance(error, quorate.NotAcquired), "bounded by the wait, with the last refusal")
+        check((error.holder or {}).get("owner") == "the holder", "which says who holds it")
+        check(took < 6, "and kept")
 
-    with acquire(lock, ttl_ms=30_000):
-        check(refused(lambda: acquire_with_retry(lock, attempts=3, deadline_s=20)), "bounded by attempts")
-        begun = time.monotonic()
-        check(refused(lambda: acquire_with_retry(lock, attempts=10**6, deadline_s=1)), "bounded by a deadline")
-        check(time.monotonic() - begun < 4, "which is kept")
+    # The first server does not exist: each attempt goes on to the next one at once.
+    nobody, servers = "http://127.0.0.1:1", os.environ.get("QUORATE_SERVER", "http://127.0.0.1:8080")
+    check(outcome(10, f"{nobody},{servers}")[0] is None, "a server that is down costs nothing where there is another")
+    check(isinstance(outcome(0.5, nobody)[0], quorate.Unavailable), 'and without any, that is no "held"')

@@ -156,7 +156,7 @@ get_tools() {
 example() { # example FILE: below examples/
   case $1 in
     bash/*) "$root/examples/$1" ;;
-    python/*) PYTHONDONTWRITEBYTECODE=1 python3 "$root/examples/$1" ;;
+    python/*) PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$root/clients/python/src "$tools/venv/bin/python" "$root/examples/$1" ;;
     typescript/*) node "$scratch/typescript/dist/$(basename "$1" .ts).js" ;;
   esac
 }
@@ -185,10 +185,12 @@ examples() {
   else
     skip "examples in TypeScript: no npm, or the registry was out of reach"
   fi
+  [[ $with_python ]] || skip "examples in Python: no python3 with venv, or the registry was out of reach"
   for file in "$root"/examples/{bash/*.sh,python/*.py,typescript/*.ts}; do
     case ${file##*/} in
-      quorate.* | demo.ts) ;; # what the others import is no recipe
-      *.ts) [[ $with_node ]] && files+=("typescript/${file##*/}") ;;
+      quorate.sh | demo.*) ;; # what the others import is no recipe
+      *.py) [[ ! $with_python ]] || files+=("python/${file##*/}") ;;
+      *.ts) [[ ! $with_node ]] || files+=("typescript/${file##*/}") ;;
       *) files+=("${file#"$root/examples/"}") ;;
     esac
   done

@@ -107,3 +107,17 @@ def test_s44_a_lease_that_was_over_when_its_answer_was_read_is_no_lease(fault: F
     with quorate.Client(fault.url) as client, client.lock(name, ttl=0.5, wait=10) as lease:
         lease.check()
         assert len(slow) == 2
+
+
+def test_closing_a_client_ends_its_waits_and_tells_the_servers(
+    fault: Fault, other: quorate.Client, observer: Observer, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = quorate.Client(fault.url)
+    with other.lock(name), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.lock(name).acquire)
+        until(lambda: observer.waiters(name) == 1)
+        client.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            waiting.result(10)
+        assert [path.split("/")[-1] for path in fault.requests] == ["acquire", "release"]
+    assert "never retrieved" not in caplog.text

@@ -22,6 +22,8 @@ class Background:
         self._closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._endless: set[asyncio.Task[Any]] = set()
+        self._calls: set[asyncio.Task[Any]] = set()
+        """Those that a caller waits for, and can cancel."""
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -96,10 +98,19 @@ class Background:
             self._tasks.add(task)
             task.add_done_callback(finish)
             if not shielded:
+                self._calls.add(task)
+                task.add_done_callback(self._calls.discard)
                 future.add_done_callback(lambda done: self.post(task.cancel) if done.cancelled() else None)
 
         self._started().call_soon_threadsafe(start)
         return future
+
+    async def wind_up(self) -> None:
+        """Ends the calls that callers wait for, and waits for all else that runs. Only from within the thread."""
+        for call in self._calls:
+            call.cancel()
+        while others := self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(others)
 
     def pending(self) -> Future[None]:
         """Done as soon as everything is that runs now."""

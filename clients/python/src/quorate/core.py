@@ -182,14 +182,15 @@ class Core:
                         return
 
     def close(self) -> None:
-        """Releases all that is held, and ends the thread."""
+        """Ends all waits, releases all that is held, and ends the thread."""
 
         async def all_released() -> None:
+            await self.background.wind_up()
             await asyncio.gather(*(self.release(held) for held in self.keeper.all()))
             await self.transport.close()
 
         if self.background.running:
-            self.background.submit(all_released).result()
+            self.background.submit(all_released, shielded=True).result()
             self.background.stop()
 
 
