@@ -5,20 +5,24 @@
 //! statuses are part of the contract: [`crate::client::exit`].
 
 mod args;
+mod environment;
+mod help;
+mod manual;
+mod output;
 mod questions;
+mod run;
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::CommandFactory;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use self::args::{Cli, Command, HealthcheckArgs, KeysCommand, OpenapiVersion, RunArgs};
+use self::args::{Cli, Command, HealthcheckArgs, KeyOutput, KeysCommand, OpenapiVersion, Output};
+use self::help::command;
+use self::output::{print, print_answer, print_bytes, wrong};
 use self::questions::{Question, answer, election, fence, get, lock, multilock, semaphore};
 use crate::api;
-use crate::client::run::{self, Job};
-use crate::client::{Ask, Client, Failure, Target, exit};
-use crate::config::{Config, ConfigError, LogFormat, Role, Settings, commented_file};
+use crate::client::{Client, Failure, exit};
+use crate::config::{Config, ConfigError, LogFormat, Role, commented_file};
 use crate::server;
 
 /// The whole program.
@@ -26,7 +30,12 @@ pub fn main() -> ExitCode {
     // Several crates bring rustls along; which cryptography it uses is said once, here. It
     // fails only when it has been said before.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let read = command().try_get_matches();
+    let command = command();
+    let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for line in environment::misspelt(&command, set) {
+        wrong(0, line);
+    }
+    let read = command.try_get_matches();
     let read =
         read.and_then(|matches| Ok((<Cli as clap::FromArgMatches>::from_arg_matches(&matches)?, matches)));
     match read {
@@ -39,56 +48,6 @@ pub fn main() -> ExitCode {
         }
     }
 }
-
-/// The command line with the environment variables of the settings in the help, which clap
-/// cannot know, since the settings read the environment themselves.
-fn command() -> clap::Command {
-    let names = Settings::names();
-    let with_variables = |command: clap::Command| {
-        command.mut_args(|arg| match arg.get_help() {
-            Some(help) if names.iter().any(|name| name == arg.get_id().as_str()) => {
-                let text = format!("{help} [env: {}]", Settings::variable(arg.get_id().as_str()));
-                arg.help(text)
-            }
-            _ => arg,
-        })
-    };
-    // They may be given all the same, as in a file that is for both.
-    let without = |command: clap::Command, hidden: &dyn Fn(&str) -> bool| {
-        command.mut_args(|arg| {
-            let hide =
-                names.iter().any(|name| name == arg.get_id().as_str()) && hidden(arg.get_id().as_str());
-            arg.hide(hide)
-        })
-    };
-    let is_of_nodes = |name: &str| OF_NODES.contains(&name);
-    let is_not_of_init = |name: &str| !OF_NODES.contains(&name) && !OF_INIT.contains(&name);
-    ["dev", "serve", "init"]
-        .into_iter()
-        .fold(Cli::command(), |cli, name| cli.mut_subcommand(name, with_variables))
-        // A banner, or a report, says all that there is to say until something is wrong. And to mark nodes
-        // grants nothing: the servers note what they may grant before they do.
-        .mut_subcommand("init", |command| {
-            without(command, &is_not_of_init).mut_args(|arg| match arg.get_id().as_str() {
-                "max_ttl" => arg.default_value(SHORTEST_TTL),
-                "log_level" => arg.default_value("error"),
-                _ => arg,
-            })
-        })
-        .mut_subcommand("dev", |command| {
-            without(command, &is_of_nodes).mut_arg("log_level", |arg| arg.default_value("error"))
-        })
-}
-
-/// The lower bound of `--max-ttl`.
-const SHORTEST_TTL: &str = "100ms";
-
-/// Settings that name nodes.
-const OF_NODES: [&str; 4] = ["redis", "redis_file", "redis_password_file", "redis_ca"];
-
-/// What else marking them heeds.
-const OF_INIT: [&str; 7] =
-    ["node_timeout", "connect_timeout", "key_prefix", "max_ttl", "clock_bound", "log_format", "log_level"];
 
 fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> ExitCode {
     // Flags that are given come before the environment, defaults after it.
@@ -107,15 +66,17 @@ fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> ExitCode {
         }
         Command::Serve(args) => serve(args.config(is_given, Role::Serve), Role::Serve),
         Command::Init(args) => initialize(args.config(is_given, Role::Init)),
-        Command::Run(args) => run_command(args),
+        Command::Run(args) => run::run_command(args),
         Command::Lock(command) => ask(lock(command)),
         Command::Multilock(command) => ask(multilock(command)),
         Command::Semaphore(command) => ask(semaphore(command)),
         Command::Election(command) => ask(election(command)),
         Command::Fence(command) => ask(fence(command)),
-        Command::Nodes { server } => ask(Ok(get(server, "v1/nodes"))),
+        Command::Nodes { client } => ask(Ok(get(client, "v1/nodes"))),
         Command::Healthcheck(args) => healthcheck(&args),
-        Command::Keys(KeysCommand::New { name, scope, prefix }) => new_key(&name, &scope, &prefix),
+        Command::Keys(KeysCommand::New { name, scope, prefix, output }) => {
+            new_key(&name, &scope, &prefix, output)
+        }
         Command::Config => print(&commented_file()),
         Command::Openapi { version: OpenapiVersion::V31 } => print(&api::openapi_json()),
         Command::Openapi { version: OpenapiVersion::V30 } => print(&api::openapi_3_0_json()),
@@ -124,7 +85,8 @@ fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> ExitCode {
             clap_complete::generate(shell, &mut self::command(), "quorate", &mut text);
             print_bytes(&text)
         }
-        Command::Man => manual(),
+        Command::Man { dir: None } => manual::print_page(self::command()),
+        Command::Man { dir: Some(folder) } => manual::write_pages(self::command(), &folder),
     }
 }
 
@@ -173,78 +135,21 @@ fn initialize(config: Result<Config, ConfigError>) -> ExitCode {
     }
 }
 
-fn run_command(args: RunArgs) -> ExitCode {
-    let target = match target_of(&args) {
-        Ok(target) => target,
-        Err(why) => return wrong(exit::USAGE, why),
-    };
-    let job = Job {
-        target,
-        ask: Ask {
-            ttl: args.ttl.map(|ttl| ttl.0),
-            wait: args.wait.map(|wait| wait.0),
-            owner: Some(args.owner.unwrap_or_else(own_name)),
-            ..Ask::default()
-        },
-        command: args.command,
-        kill_after: args.kill_after.0,
-        verbose: args.verbose,
-    };
-    let client = match job.target.check().and_then(|()| Client::new(&args.server)) {
-        Ok(client) => client,
-        Err(failure) => return wrong(failure.status(), failure),
-    };
-    match server::block_on(1, 0, run::run(&client, &job)) {
-        Ok(status) => ExitCode::from(status),
-        Err(cause) => wrong(exit::UNAVAILABLE, cause),
-    }
-}
-
-/// What `quorate run` is to hold. Checked by hand: clap does not ask for what an argument
-/// requires where a group excludes it.
-fn target_of(args: &RunArgs) -> Result<Target, &'static str> {
-    if args.semaphore.is_none() && (args.limit.is_some() || args.permits.is_some()) {
-        return Err("--limit and --permits go with --semaphore");
-    }
-    if args.election.is_none() && (args.candidate.is_some() || args.value.is_some()) {
-        return Err("--candidate and --value go with --election");
-    }
-    if args.election.is_some() && args.owner.is_some() {
-        return Err("--owner does not go with --election: see --candidate");
-    }
-    if let Some(name) = args.semaphore.clone() {
-        let limit = args.limit.ok_or("--semaphore needs --limit")?;
-        return Ok(Target::Semaphore { name, limit, permits: args.permits.unwrap_or(1) });
-    }
-    if let Some(name) = args.election.clone() {
-        let candidate = args.candidate.clone().unwrap_or_else(own_name);
-        return Ok(Target::Election { name, candidate, value: args.value.clone() });
-    }
-    match args.lock.as_slice() {
-        [name] => Ok(Target::Lock(name.clone())),
-        names => Ok(Target::Multilock(names.to_vec())),
-    }
-}
-
-/// How a holder shows itself unless told otherwise.
-fn own_name() -> String {
-    format!("{}:{}", host_name(), std::process::id())
-}
-
-fn host_name() -> String {
-    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    name.unwrap_or_else(|| "unknown".to_owned())
-}
-
 /// Asks, prints the answer, and says by the exit status what came of it.
 fn ask(question: Result<Question, Failure>) -> ExitCode {
-    let outcome = question.and_then(|question| {
-        server::block_on(1, 0, answer(question))
-            .map_err(|cause| Failure::Unreachable { why: cause.to_string(), cut: false })?
-    });
-    match outcome {
-        Ok(answer) => print_json(&answer),
-        Err(failure) => wrong(failure.status(), failure),
+    let question = match question {
+        Ok(question) => question,
+        Err(failure) => return wrong(failure.status(), failure),
+    };
+    let Question { client, what, strict } = question;
+    match server::block_on(1, 0, answer(&client.server, what)) {
+        Ok(Ok(answer)) => {
+            let printed = print_answer(&answer, client.output);
+            let not_held = strict && answer.get("released").and_then(Value::as_bool) == Some(false);
+            if not_held { wrong(exit::LOST, "nothing was held") } else { printed }
+        }
+        Ok(Err(failure)) => wrong(failure.status(), failure),
+        Err(cause) => wrong(exit::UNAVAILABLE, cause),
     }
 }
 
@@ -261,78 +166,32 @@ fn healthcheck(args: &HealthcheckArgs) -> ExitCode {
     }
 }
 
-fn new_key(name: &str, scopes: &[String], prefixes: &[String]) -> ExitCode {
+fn new_key(name: &str, scopes: &[String], prefixes: &[String], output: Option<KeyOutput>) -> ExitCode {
     let (secret, entry) = match api::auth::new_key(name, scopes, prefixes) {
         Ok(key) => key,
         Err(cause) => return wrong(exit::USAGE, cause),
     };
+    if output == Some(KeyOutput::Json) {
+        return match toml::from_str::<Value>(&entry) {
+            Ok(file) => print_answer(&json!({"secret": secret, "entry": file["key"][0]}), Some(Output::Json)),
+            Err(cause) => wrong(1, cause),
+        };
+    }
     print(&format!(
         "API key, shown only now (for clients: QUORATE_API_KEY, or Authorization: Bearer):\n\n{secret}\n\n\
          Entry for the key file (--api-keys), which the server reads again by itself:\n\n{entry}\n"
     ))
 }
 
-/// One page for all commands, each with its own section.
-fn manual() -> ExitCode {
-    let mut text = Vec::new();
-    let mut command = command();
-    command.build();
-    if let Err(cause) = clap_mangen::Man::new(command.clone()).render(&mut text) {
-        return wrong(1, cause);
-    }
-    for subcommand in command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help") {
-        let name = subcommand.get_name().to_ascii_uppercase();
-        let man = clap_mangen::Man::new(subcommand.clone());
-        let section = writeln!(text, ".SH {name}")
-            .and_then(|()| man.render_synopsis_section(&mut text))
-            .and_then(|()| man.render_options_section(&mut text));
-        if let Err(cause) = section {
-            return wrong(1, cause);
-        }
-    }
-    print_bytes(&text)
-}
-
-fn print(text: &str) -> ExitCode {
-    let mut text = text.to_owned();
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    print_bytes(text.as_bytes())
-}
-
-/// Pretty for people, one line for programs.
-fn print_json(value: &Value) -> ExitCode {
-    let text = match std::io::stdout().is_terminal() {
-        true => serde_json::to_string_pretty(value),
-        false => serde_json::to_string(value),
-    };
-    match text {
-        Ok(text) => print(&text),
-        Err(cause) => wrong(1, cause),
-    }
-}
-
-fn print_bytes(bytes: &[u8]) -> ExitCode {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Ok(()) => ExitCode::SUCCESS,
-        // `quorate config | head` is not a failure.
-        Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(cause) => wrong(1, cause),
-    }
-}
-
-fn wrong(status: u8, why: impl std::fmt::Display) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "quorate: {why}");
-    ExitCode::from(status)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
 
+    use super::help::SHORTEST_TTL;
+    use super::run::target_of;
     use super::*;
+    use crate::client::Target;
+    use crate::config::Settings;
 
     fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
         Cli::try_parse_from([&["quorate"], words].concat())

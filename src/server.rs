@@ -124,8 +124,9 @@ fn engine(config: &Config) -> Result<Arc<Engine>, StartError> {
 /// When it cannot start: says what is in the way.
 pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
     // Before anything that takes time, so that a taken port is told at once.
-    let listener = listener::bind(config.listen)
-        .map_err(|cause| StartError::new(&format!("cannot listen on {}", config.listen), cause))?;
+    let listener = listener::bind(config.listen).map_err(|cause| {
+        StartError(format!("cannot listen on {}: {cause}; --listen takes another address", config.listen))
+    })?;
     let address = listener.local_addr().map_err(|cause| StartError::new("cannot listen", cause))?;
     let tls = config.tls.clone().map(Tls::new).transpose();
     let tls = tls.map_err(|cause| StartError::new("tls", cause))?.map(Arc::new);

@@ -72,7 +72,7 @@ check "a lease that is taken away stops the work" [ $status = "$LOST" ]
 check "soon" [ $(($(now_ms) - begun)) -lt 4000 ]
 
 # The server is out of reach from now on: `extend` alone is sent astray.
-extend() { QUORATE_URL=http://127.0.0.1:9 api POST "/v1/$1/extend" '{}'; }
+extend() { QUORATE_SERVER=http://127.0.0.1:9 api POST "/v1/$1/extend" '{}'; }
 begun=$(now_ms) status=0
 guarded "$what" 6000 sleep 30 || status=$?
 check "a server that is out of reach stops the work" [ $status = "$LOST" ]

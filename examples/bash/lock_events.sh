@@ -29,7 +29,7 @@ observed() {
 
 # The server's own counters, for Prometheus. They have no lock names: see the list for those.
 server_counts() { # server_counts PRIMITIVE OUTCOME
-  curl -sS --fail "$QUORATE_URL/metrics" | awk -v primitive="primitive=\"$1\"" -v outcome="outcome=\"$2\"" '
+  curl -sS --fail "$QUORATE_SERVER/metrics" | awk -v primitive="primitive=\"$1\"" -v outcome="outcome=\"$2\"" '
     /^quorate_acquisitions_total\{/ && index($0, primitive) && index($0, outcome) {count = $NF} END {print count + 0}'
 }
 
@@ -52,7 +52,7 @@ check "and what it refuses" [ "$(server_counts lock held)" -ge $((held + 1)) ]
 events=$(mktemp)
 trap 'rm -f "$events"' EXIT
 curl -sS --no-buffer --max-time 3 -H @<(api_key) --json '{"ttl_ms": 3000, "wait_ms": 1000}' \
-  "$QUORATE_URL/v1/locks/$name/hold" >"$events" || true # ended by --max-time
+  "$QUORATE_SERVER/v1/locks/$name/hold" >"$events" || true # ended by --max-time
 check "a held lease's stream: $(sed -n 's/^event: *//p' "$events" | uniq | xargs)" grep -q '^event: *acquired' "$events"
 sleep 0.5
 check "whoever goes away has given it back" [ "$(api GET "/v1/locks/$name" | jq .held)" = false ]

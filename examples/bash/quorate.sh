@@ -2,8 +2,8 @@
 # What the recipes share: a request, and its outcome as an exit status. Needs bash 5.1, curl, jq.
 # To be sourced. For more than a few lines, `quorate run` (docs/clients.md) is the shorter way.
 
-QUORATE_URL=${QUORATE_SERVER:-http://127.0.0.1:8080}
-QUORATE_URL=${QUORATE_URL%%,*} # the first of several
+QUORATE_SERVER=${QUORATE_SERVER:-http://127.0.0.1:8080}
+QUORATE_SERVER=${QUORATE_SERVER%%,*} # the first of several
 
 # Exit statuses, those of the client commands (docs/clients.md); but too many waiters are worth another try, like 503.
 readonly HELD=11 LOST=20 WRONG=64 UNAVAILABLE=70 DENIED=77
@@ -16,7 +16,7 @@ api() {
   [[ -n ${3-} ]] && body=(-H 'Content-Type: application/json' --data-binary @-)
   answer=$(curl -sS --connect-timeout 5 --max-time "${API_TIMEOUT:-90}" -w '\n%{http_code}' -X "$1" \
     -H @<(api_key) \
-    "${body[@]}" "$QUORATE_URL$2" <<<"${3-}") || return $UNAVAILABLE
+    "${body[@]}" "$QUORATE_SERVER$2" <<<"${3-}") || return $UNAVAILABLE
   status=${answer##*$'\n'}
   printf '%s\n' "${answer%$'\n'*}"
   case $status in

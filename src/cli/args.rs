@@ -45,7 +45,7 @@ pub(super) enum Command {
     /// Show the state of the nodes
     Nodes {
         #[command(flatten)]
-        server: ServerArgs,
+        client: ClientArgs,
     },
     /// Ask a server whether it is ready: exit status 0 or 1
     Healthcheck(HealthcheckArgs),
@@ -65,8 +65,12 @@ pub(super) enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page
-    Man,
+    /// Print the manual page, or write one for each command
+    Man {
+        /// Folder to write quorate.1, quorate-run.1, quorate-lock-acquire.1 and so on to
+        #[arg(long, value_name = "FOLDER")]
+        dir: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -139,17 +143,17 @@ pub(super) struct RunArgs {
     pub(super) value: Option<String>,
     /// Life of the lease without extension; it is extended at a third of this [default: the
     /// server's, 30s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) ttl: Option<Span>,
     /// How long to wait for the lease; 0 tries once [default: as long as it takes, while there is a
     /// quorum]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) wait: Option<Span>,
     /// Label of the holder, shown to others [default: host name and process id]
     #[arg(long, value_name = "TEXT")]
     pub(super) owner: Option<String>,
     /// If the lease is lost: how long the command has from TERM to KILL
-    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     pub(super) kill_after: Span,
     /// Report on stderr what happens
     #[arg(long, short)]
@@ -161,20 +165,47 @@ pub(super) struct RunArgs {
     pub(super) command: Vec<OsString>,
 }
 
+/// What all that a server answers has in common.
+#[derive(Debug, Args)]
+pub(super) struct ClientArgs {
+    #[command(flatten)]
+    pub(super) server: ServerArgs,
+    /// How to print the answer [default: a table for lists at a terminal, else JSON]
+    #[arg(short, long, value_name = "FORMAT", value_enum)]
+    pub(super) output: Option<Output>,
+}
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Output {
+    /// One line of JSON
+    Json,
+    /// A table, where the answer is a list
+    Table,
+}
+
+/// A duration of a client command. A number alone is seconds to most tools and milliseconds to settings files.
+fn duration(text: &str) -> Result<Span, String> {
+    match text.trim().parse::<u64>() {
+        Ok(number) if number > 0 => Err(format!("write {number}s or {number}ms")),
+        _ => text.parse(),
+    }
+}
+
 /// What acquiring anything has in common.
 #[derive(Debug, Args)]
 pub(super) struct AskArgs {
     /// Life of the lease without extension [default: the server's, 30s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) ttl: Option<Span>,
     /// How long to wait
-    #[arg(long, value_name = "DURATION", default_value = "0")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
     pub(super) wait: Span,
     /// Makes a retry safe: the same id gets the same lease back
     #[arg(long, value_name = "ID")]
     pub(super) request_id: Option<String>,
     #[command(flatten)]
-    pub(super) server: ServerArgs,
+    pub(super) client: ClientArgs,
 }
 
 #[derive(Debug, Args)]
@@ -199,13 +230,23 @@ pub(super) struct LeaseArgs {
     #[arg(long, value_name = "ID", env = "QUORATE_LEASE_ID", hide_env_values = true)]
     pub(super) lease_id: String,
     #[command(flatten)]
-    pub(super) server: ServerArgs,
+    pub(super) client: ClientArgs,
+}
+
+/// What giving anything back has in common.
+#[derive(Debug, Args)]
+pub(super) struct ReleaseArgs {
+    /// Exit with status 20 where the lease was not held any more
+    #[arg(long)]
+    pub(super) strict: bool,
+    #[command(flatten)]
+    pub(super) lease: LeaseArgs,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct TtlArgs {
     /// Life of the lease from now on [default: the ttl that it has]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) ttl: Option<Span>,
 }
 
@@ -234,14 +275,14 @@ pub(super) enum LockCommand {
         /// The lock's name
         name: String,
         #[command(flatten)]
-        lease: LeaseArgs,
+        release: ReleaseArgs,
     },
     /// Show a lock
     Get {
         /// The lock's name
         name: String,
         #[command(flatten)]
-        server: ServerArgs,
+        client: ClientArgs,
     },
     /// List the locks that are held
     List {
@@ -249,14 +290,14 @@ pub(super) enum LockCommand {
         #[arg(long, value_name = "TEXT", default_value = "")]
         prefix: String,
         #[command(flatten)]
-        server: ServerArgs,
+        client: ClientArgs,
     },
     /// Take a lock away from its holder; needs a key with the scope admin
     ForceRelease {
         /// The lock's name
         name: String,
         #[command(flatten)]
-        server: ServerArgs,
+        client: ClientArgs,
     },
 }
 
@@ -288,7 +329,7 @@ pub(super) enum MultilockCommand {
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]
-        lease: LeaseArgs,
+        release: ReleaseArgs,
     },
 }
 
@@ -323,14 +364,14 @@ pub(super) enum SemaphoreCommand {
         /// The semaphore's name
         name: String,
         #[command(flatten)]
-        lease: LeaseArgs,
+        release: ReleaseArgs,
     },
     /// Show who holds permits
     Get {
         /// The semaphore's name
         name: String,
         #[command(flatten)]
-        server: ServerArgs,
+        client: ClientArgs,
     },
 }
 
@@ -373,7 +414,7 @@ pub(super) enum ElectionCommand {
         /// The election's name
         name: String,
         #[command(flatten)]
-        lease: LeaseArgs,
+        release: ReleaseArgs,
     },
     /// Show who leads; with --after and --wait, once that has changed
     Get {
@@ -383,10 +424,10 @@ pub(super) enum ElectionCommand {
         #[arg(long, value_name = "REVISION", requires = "wait")]
         after: Option<String>,
         /// How long to wait for a change
-        #[arg(long, value_name = "DURATION", requires = "after")]
+        #[arg(long, value_name = "DURATION", value_parser = duration, requires = "after")]
         wait: Option<Span>,
         #[command(flatten)]
-        server: ServerArgs,
+        client: ClientArgs,
     },
 }
 
@@ -397,7 +438,7 @@ pub(super) enum FenceCommand {
         /// The name
         name: String,
         #[command(flatten)]
-        server: ServerArgs,
+        client: ClientArgs,
     },
     /// Check whether a later token has been issued: exit status 20 if so
     Check {
@@ -407,14 +448,14 @@ pub(super) enum FenceCommand {
         #[arg(value_name = "TOKEN", env = "QUORATE_FENCING_TOKEN", hide_env_values = true)]
         fencing_token: u64,
         #[command(flatten)]
-        server: ServerArgs,
+        client: ClientArgs,
     },
     /// Show the highest token of a name
     Get {
         /// The name
         name: String,
         #[command(flatten)]
-        server: ServerArgs,
+        client: ClientArgs,
     },
 }
 
@@ -424,7 +465,7 @@ pub(super) struct HealthcheckArgs {
     #[arg(long)]
     pub(super) live: bool,
     /// How long the answer may take
-    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
     pub(super) timeout: Span,
     #[command(flatten)]
     pub(super) server: ServerArgs,
@@ -443,7 +484,17 @@ pub(super) enum KeysCommand {
         /// Prefixes of the names that it may touch [default: all]
         #[arg(long, value_name = "PREFIX", value_delimiter = ',', num_args = 1..)]
         prefix: Vec<String>,
+        /// How to print it [default: as text]
+        #[arg(short, long, value_name = "FORMAT", value_enum)]
+        output: Option<KeyOutput>,
     },
+}
+
+/// How a new key is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum KeyOutput {
+    /// {"secret": …, "entry": {…}}
+    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -6,28 +6,45 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::args::{
-    AskArgs, ElectionCommand, FenceCommand, LeaseArgs, LockCommand, MultilockCommand, NoteArgs,
-    SemaphoreCommand, TtlArgs,
+    AskArgs, ClientArgs, ElectionCommand, FenceCommand, LeaseArgs, LockCommand, MultilockCommand, NoteArgs,
+    ReleaseArgs, SemaphoreCommand, TtlArgs,
 };
 use crate::client::{ANSWER_GRACE, Ask, Client, Failure, ServerArgs, Target, check_name, new_request_id};
 
 /// One thing to ask of a server.
-pub(super) enum Question {
+pub(super) struct Question {
+    pub(super) client: ClientArgs,
+    pub(super) what: What,
+    /// Whether what was not held any more is a failure.
+    pub(super) strict: bool,
+}
+
+pub(super) enum What {
     /// Wait for a lease.
-    Acquire(ServerArgs, Target, Ask),
+    Acquire(Target, Ask),
     /// One call.
-    Call { server: ServerArgs, method: Method, path: String, body: Option<Value>, wait: Duration },
+    Call { method: Method, path: String, body: Option<Value>, wait: Duration },
     /// All pages of a list.
-    List { server: ServerArgs, prefix: String },
+    List { prefix: String },
 }
 
-pub(super) fn get(server: ServerArgs, path: impl Into<String>) -> Question {
-    Question::Call { server, method: Method::GET, path: path.into(), body: None, wait: Duration::ZERO }
+impl Question {
+    fn new(client: ClientArgs, what: What) -> Self {
+        Self { client, what, strict: false }
+    }
 }
 
-fn post(server: ServerArgs, path: impl Into<String>, body: Map<String, Value>) -> Question {
-    let body = Some(Value::Object(body));
-    Question::Call { server, method: Method::POST, path: path.into(), body, wait: Duration::ZERO }
+fn call(client: ClientArgs, method: Method, path: String, body: Option<Map<String, Value>>) -> Question {
+    let body = body.map(Value::Object);
+    Question::new(client, What::Call { method, path, body, wait: Duration::ZERO })
+}
+
+pub(super) fn get(client: ClientArgs, path: impl Into<String>) -> Question {
+    call(client, Method::GET, path.into(), None)
+}
+
+fn post(client: ClientArgs, path: impl Into<String>, body: Map<String, Value>) -> Question {
+    call(client, Method::POST, path.into(), Some(body))
 }
 
 fn acquire(target: Target, args: AskArgs, note: Option<NoteArgs>) -> Result<Question, Failure> {
@@ -40,7 +57,7 @@ fn acquire(target: Target, args: AskArgs, note: Option<NoteArgs>) -> Result<Ques
         metadata,
         request_id: args.request_id,
     };
-    Ok(Question::Acquire(args.server, target, ask))
+    Ok(Question::new(args.client, What::Acquire(target, ask)))
 }
 
 fn extend(target: &Target, ttl: TtlArgs, lease: LeaseArgs) -> Result<Question, Failure> {
@@ -50,35 +67,34 @@ fn extend(target: &Target, ttl: TtlArgs, lease: LeaseArgs) -> Result<Question, F
     if let Some(ttl) = ttl.ttl {
         body.insert("ttl_ms".to_owned(), json!(ttl.0.as_millis() as u64));
     }
-    Ok(post(lease.server, target.extend_path(), body))
+    Ok(post(lease.client, target.extend_path(), body))
 }
 
-fn release(target: &Target, lease: LeaseArgs) -> Result<Question, Failure> {
+fn release(target: &Target, ReleaseArgs { strict, lease }: ReleaseArgs) -> Result<Question, Failure> {
     target.check()?;
     let mut body = target.body();
     body.insert("lease_id".to_owned(), json!(lease.lease_id));
-    Ok(post(lease.server, target.release_path(), body))
+    Ok(Question { strict, ..post(lease.client, target.release_path(), body) })
 }
 
 pub(super) fn lock(command: LockCommand) -> Result<Question, Failure> {
     match command {
         LockCommand::Acquire { name, ask, note } => acquire(Target::Lock(name), ask, Some(note)),
         LockCommand::Extend { name, ttl, lease } => extend(&Target::Lock(name), ttl, lease),
-        LockCommand::Release { name, lease } => release(&Target::Lock(name), lease),
-        LockCommand::Get { name, server } => {
+        LockCommand::Release { name, release: given } => release(&Target::Lock(name), given),
+        LockCommand::Get { name, client } => {
             check_name(&name)?;
-            Ok(get(server, format!("v1/locks/{name}")))
+            Ok(get(client, format!("v1/locks/{name}")))
         }
-        LockCommand::List { prefix, server } => {
+        LockCommand::List { prefix, client } => {
             if !crate::domain::Name::is_prefix(&prefix) {
                 return Err(Failure::Usage(format!("no name begins with {prefix:?}")));
             }
-            Ok(Question::List { server, prefix })
+            Ok(Question::new(client, What::List { prefix }))
         }
-        LockCommand::ForceRelease { name, server } => {
+        LockCommand::ForceRelease { name, client } => {
             check_name(&name)?;
-            let path = format!("v1/locks/{name}");
-            Ok(Question::Call { server, method: Method::DELETE, path, body: None, wait: Duration::ZERO })
+            Ok(call(client, Method::DELETE, format!("v1/locks/{name}"), None))
         }
     }
 }
@@ -87,7 +103,7 @@ pub(super) fn multilock(command: MultilockCommand) -> Result<Question, Failure> 
     match command {
         MultilockCommand::Acquire { names, ask, note } => acquire(Target::Multilock(names), ask, Some(note)),
         MultilockCommand::Extend { names, ttl, lease } => extend(&Target::Multilock(names), ttl, lease),
-        MultilockCommand::Release { names, lease } => release(&Target::Multilock(names), lease),
+        MultilockCommand::Release { names, release: given } => release(&Target::Multilock(names), given),
     }
 }
 
@@ -98,10 +114,10 @@ pub(super) fn semaphore(command: SemaphoreCommand) -> Result<Question, Failure> 
             acquire(Target::Semaphore { name, limit, permits }, ask, Some(note))
         }
         SemaphoreCommand::Extend { name, ttl, lease } => extend(&held(name), ttl, lease),
-        SemaphoreCommand::Release { name, lease } => release(&held(name), lease),
-        SemaphoreCommand::Get { name, server } => {
+        SemaphoreCommand::Release { name, release: given } => release(&held(name), given),
+        SemaphoreCommand::Get { name, client } => {
             check_name(&name)?;
-            Ok(get(server, format!("v1/semaphores/{name}")))
+            Ok(get(client, format!("v1/semaphores/{name}")))
         }
     }
 }
@@ -110,18 +126,18 @@ pub(super) fn election(command: ElectionCommand) -> Result<Question, Failure> {
     let held = |name: String| Target::Election { name, candidate: String::new(), value: None };
     match command {
         ElectionCommand::Campaign { name, candidate, value, ask } => {
-            let candidate = candidate.unwrap_or_else(super::own_name);
+            let candidate = candidate.unwrap_or_else(super::run::own_name);
             acquire(Target::Election { name, candidate, value }, ask, None)
         }
         ElectionCommand::Extend { name, ttl, lease } => extend(&held(name), ttl, lease),
-        ElectionCommand::Resign { name, lease } => release(&held(name), lease),
+        ElectionCommand::Resign { name, release: given } => release(&held(name), given),
         ElectionCommand::Proclaim { name, value, lease } => {
             check_name(&name)?;
             let body = [("lease_id", json!(lease.lease_id)), ("value", json!(value))];
             let body = body.map(|(key, value)| (key.to_owned(), value));
-            Ok(post(lease.server, format!("v1/elections/{name}/proclaim"), Map::from_iter(body)))
+            Ok(post(lease.client, format!("v1/elections/{name}/proclaim"), Map::from_iter(body)))
         }
-        ElectionCommand::Get { name, after, wait, server } => {
+        ElectionCommand::Get { name, after, wait, client } => {
             check_name(&name)?;
             let wait = wait.map_or(Duration::ZERO, |wait| wait.0);
             let mut path = format!("v1/elections/{name}");
@@ -130,42 +146,40 @@ pub(super) fn election(command: ElectionCommand) -> Result<Question, Failure> {
                 query.append_pair("after", &after).append_pair("wait_ms", &wait.as_millis().to_string());
                 path = format!("{path}?{}", query.finish());
             }
-            Ok(Question::Call { server, method: Method::GET, path, body: None, wait })
+            Ok(Question::new(client, What::Call { method: Method::GET, path, body: None, wait }))
         }
     }
 }
 
 pub(super) fn fence(command: FenceCommand) -> Result<Question, Failure> {
     match command {
-        FenceCommand::Issue { name, server } => {
+        FenceCommand::Issue { name, client } => {
             check_name(&name)?;
-            Ok(post(server, format!("v1/fencing/{name}/issue"), Map::new()))
+            Ok(post(client, format!("v1/fencing/{name}/issue"), Map::new()))
         }
-        FenceCommand::Check { name, fencing_token, server } => {
+        FenceCommand::Check { name, fencing_token, client } => {
             check_name(&name)?;
             let body = Map::from_iter([("fencing_token".to_owned(), json!(fencing_token))]);
-            Ok(post(server, format!("v1/fencing/{name}/check"), body))
+            Ok(post(client, format!("v1/fencing/{name}/check"), body))
         }
-        FenceCommand::Get { name, server } => {
+        FenceCommand::Get { name, client } => {
             check_name(&name)?;
-            Ok(get(server, format!("v1/fencing/{name}")))
+            Ok(get(client, format!("v1/fencing/{name}")))
         }
     }
 }
 
-pub(super) async fn answer(question: Question) -> Result<Value, Failure> {
-    match question {
-        Question::Acquire(server, target, ask) => {
+pub(super) async fn answer(server: &ServerArgs, what: What) -> Result<Value, Failure> {
+    let client = Client::new(server)?;
+    match what {
+        What::Acquire(target, ask) => {
             let request_id = ask.request_id.clone().unwrap_or_else(new_request_id);
-            let client = Client::new(&server)?;
             Ok(client.acquire(&target, &ask, &request_id).await?.answer)
         }
-        Question::Call { server, method, path, body, wait } => {
-            let within = wait + ANSWER_GRACE;
-            Client::new(&server)?.call(method, &path, body.as_ref(), within).await
+        What::Call { method, path, body, wait } => {
+            client.call(method, &path, body.as_ref(), wait + ANSWER_GRACE).await
         }
-        Question::List { server, prefix } => {
-            let client = Client::new(&server)?;
+        What::List { prefix } => {
             let mut locks = Vec::new();
             let mut cursor: Option<String> = None;
             loop {

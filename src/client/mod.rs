@@ -4,10 +4,14 @@
 //! [`Client::acquire`] waits by one long poll after the other. All refusals end up as a
 //! [`Failure`], which knows its exit status.
 
+mod failure;
+mod printable;
 pub mod process;
+mod progress;
 pub mod run;
+mod target;
+mod terminal;
 
-use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,11 +19,14 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use rand::Rng as _;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Certificate, Identity, Method, Url};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::domain::{Name, of_connecting};
+pub use self::failure::{Failure, FieldError, Problem, exit};
+pub(crate) use self::printable::{Printable, printable_json};
+use self::target::read_lease;
+pub use self::target::{Ask, Grant, Lease, Target, check_name};
+use crate::domain::of_connecting;
 
 /// The server's default `max_wait`; a server with a lower one says so.
 const WAIT_CHUNK: Duration = Duration::from_secs(60);
@@ -39,24 +46,6 @@ const QUORUM_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long tidying up may take.
 const TIDY_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Exit statuses, part of the command line's contract.
-pub mod exit {
-    /// Not acquired in time.
-    pub const NOT_ACQUIRED: u8 = 11;
-    /// The lease is not held any more; a fencing token is stale.
-    pub const LOST: u8 = 20;
-    /// Wrong arguments (EX_USAGE).
-    pub const USAGE: u8 = 64;
-    /// No quorum of nodes, or no server (EX_SOFTWARE, as `etcdctl lock` and others have it).
-    pub const UNAVAILABLE: u8 = 70;
-    /// The API key is missing, unknown, or not enough (EX_NOPERM).
-    pub const DENIED: u8 = 77;
-    /// The command cannot be executed, as in a shell.
-    pub const NOT_EXECUTABLE: u8 = 126;
-    /// The command cannot be found, as in a shell.
-    pub const NOT_FOUND: u8 = 127;
-}
 
 /// Where a server is unless told otherwise.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
@@ -101,304 +90,6 @@ pub struct ServerArgs {
         help_heading = "Server"
     )]
     pub client_cert: Option<PathBuf>,
-}
-
-/// Why a command did not do what it was asked to.
-#[derive(Debug)]
-pub enum Failure {
-    /// Held by someone else all the time.
-    NotAcquired(Box<Problem>),
-    /// The lease is gone, or the token stale.
-    Lost(Box<Problem>),
-    /// The command line makes no sense.
-    Usage(String),
-    /// The server says that the request makes no sense.
-    Invalid(Box<Problem>),
-    /// The key does not allow it.
-    Denied(Box<Problem>),
-    /// The server answered that it cannot.
-    Unavailable(Box<Problem>),
-    /// No server answered.
-    Unreachable {
-        /// What happened.
-        why: String,
-        /// One had been reached, and the connection broke.
-        cut: bool,
-    },
-    /// Something answered that is not Quorate.
-    Nonsense,
-}
-
-impl Failure {
-    /// The exit status.
-    pub fn status(&self) -> u8 {
-        match self {
-            Self::NotAcquired(_) => exit::NOT_ACQUIRED,
-            Self::Lost(_) => exit::LOST,
-            Self::Usage(_) | Self::Invalid(_) => exit::USAGE,
-            Self::Denied(_) => exit::DENIED,
-            Self::Unavailable(_) | Self::Unreachable { .. } | Self::Nonsense => exit::UNAVAILABLE,
-        }
-    }
-
-    /// Whether the same may succeed a moment later.
-    fn is_passing(&self) -> bool {
-        match self {
-            Self::Unavailable(problem) => problem.status >= 400,
-            Self::Unreachable { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// Whether to wait is to wait for the end of this. A wait with an end is one for a quorum, too, however
-    /// short the longest one of the server is.
-    fn is_waited_for(&self, wait_ends: bool) -> bool {
-        match self {
-            Self::NotAcquired(_) => true,
-            Self::Unavailable(problem) => wait_ends && problem.code == "quorum_unavailable",
-            _ => false,
-        }
-    }
-
-    fn of(problem: Problem) -> Self {
-        let problem = Box::new(problem);
-        match (problem.status, problem.code.as_str()) {
-            (_, "lock_held" | "semaphore_full" | "election_lost" | "too_many_waiters") => {
-                Self::NotAcquired(problem)
-            }
-            (_, "lease_lost" | "stale_token") => Self::Lost(problem),
-            (401 | 403, _) => Self::Denied(problem),
-            // Of a proxy: Quorate has a code of its own for each.
-            (408 | 425 | 429, code) if code.starts_with("http_") => Self::Unavailable(problem),
-            (400..=499, _) => Self::Invalid(problem),
-            _ => Self::Unavailable(problem),
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAcquired(problem) => write!(f, "not acquired: {problem}"),
-            Self::Lost(problem)
-            | Self::Invalid(problem)
-            | Self::Denied(problem)
-            | Self::Unavailable(problem) => problem.fmt(f),
-            Self::Usage(why) => f.write_str(why),
-            Self::Unreachable { why, .. } => write!(f, "no server: {why}"),
-            Self::Nonsense => f.write_str("what answers there is not Quorate"),
-        }
-    }
-}
-
-/// What a server answers when it refuses (RFC 9457).
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Problem {
-    /// HTTP status.
-    pub status: u16,
-    /// What programs go by.
-    pub code: String,
-    /// In a few words.
-    pub title: String,
-    /// In a sentence.
-    pub detail: String,
-    /// When to ask again.
-    pub retry_after_ms: Option<u64>,
-    /// Which fields are wrong.
-    pub errors: Vec<FieldError>,
-    /// Who holds it.
-    pub holder: Option<Value>,
-}
-
-/// A field that is wrong.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct FieldError {
-    /// Which.
-    pub field: String,
-    /// Why.
-    pub message: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The detail of a request that is not valid is the first of its errors.
-        if self.errors.is_empty() {
-            f.write_str(if self.detail.is_empty() { &self.title } else { &self.detail })?;
-        }
-        for (i, error) in self.errors.iter().enumerate() {
-            write!(f, "{}{} {}", if i == 0 { "" } else { "; " }, error.field, error.message)?;
-        }
-        let of_holder = |key: &str| self.holder.as_ref()?.get(key)?.as_str();
-        if let Some(owner) = of_holder("owner").or_else(|| of_holder("candidate")) {
-            write!(f, " (held by {})", Printable(owner))?;
-        }
-        write!(f, " [{}]", self.code)
-    }
-}
-
-/// What somebody else wrote, for a terminal or a log: it must not act on either.
-struct Printable<'a>(&'a str);
-
-impl fmt::Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for letter in self.0.chars() {
-            match letter.is_control() {
-                true => write!(f, "{}", letter.escape_default())?,
-                false => f.write_char(letter)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What a lease is asked for, as the command line names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// One lock.
-    Lock(String),
-    /// Several locks, all or nothing.
-    Multilock(Vec<String>),
-    /// Permits of a semaphore.
-    Semaphore {
-        /// Its name.
-        name: String,
-        /// How many permits there are.
-        limit: u32,
-        /// How many are wanted.
-        permits: u32,
-    },
-    /// Leadership.
-    Election {
-        /// Its name.
-        name: String,
-        /// Who stands.
-        candidate: String,
-        /// What to proclaim.
-        value: Option<String>,
-    },
-}
-
-impl Target {
-    /// Checks the names, so that each is a path segment as it stands.
-    ///
-    /// # Errors
-    /// Says which name is none, and why.
-    pub fn check(&self) -> Result<(), Failure> {
-        let names = match self {
-            Self::Lock(name) | Self::Semaphore { name, .. } | Self::Election { name, .. } => {
-                std::slice::from_ref(name)
-            }
-            Self::Multilock(names) => names,
-        };
-        names.iter().try_for_each(|name| check_name(name))
-    }
-
-    fn path(&self) -> String {
-        match self {
-            Self::Lock(name) => format!("v1/locks/{name}"),
-            Self::Multilock(_) => "v1/multilocks".to_owned(),
-            Self::Semaphore { name, .. } => format!("v1/semaphores/{name}"),
-            Self::Election { name, .. } => format!("v1/elections/{name}"),
-        }
-    }
-
-    fn acquire_path(&self) -> String {
-        let verb = if matches!(self, Self::Election { .. }) { "campaign" } else { "acquire" };
-        format!("{}/{verb}", self.path())
-    }
-
-    /// Where the lease is extended.
-    pub fn extend_path(&self) -> String {
-        format!("{}/extend", self.path())
-    }
-
-    /// Where the lease is given back.
-    pub fn release_path(&self) -> String {
-        let verb = if matches!(self, Self::Election { .. }) { "resign" } else { "release" };
-        format!("{}/{verb}", self.path())
-    }
-
-    /// What every body for this target has.
-    pub fn body(&self) -> Map<String, Value> {
-        match self {
-            Self::Multilock(names) => Map::from_iter([("names".to_owned(), json!(names))]),
-            _ => Map::new(),
-        }
-    }
-
-    fn acquire_body(&self) -> Map<String, Value> {
-        let mut body = self.body();
-        match self {
-            Self::Lock(_) | Self::Multilock(_) => {}
-            Self::Semaphore { limit, permits, .. } => {
-                body.insert("limit".to_owned(), json!(limit));
-                body.insert("permits".to_owned(), json!(permits));
-            }
-            Self::Election { candidate, value, .. } => {
-                body.insert("candidate".to_owned(), json!(candidate));
-                if let Some(value) = value {
-                    body.insert("value".to_owned(), json!(value));
-                }
-            }
-        }
-        body
-    }
-}
-
-/// Checks that `name` may stand in a path.
-///
-/// # Errors
-/// Says why not.
-pub fn check_name(name: &str) -> Result<(), Failure> {
-    Name::new(name).map(drop).map_err(|why| Failure::Usage(format!("the name {name:?} {why}")))
-}
-
-/// How a lease is asked for.
-#[derive(Debug, Clone, Default)]
-pub struct Ask {
-    /// Its life without extension; the server's default without.
-    pub ttl: Option<Duration>,
-    /// How long to wait; as long as it takes without.
-    pub wait: Option<Duration>,
-    /// Who asks.
-    pub owner: Option<String>,
-    /// What else to tell.
-    pub metadata: Vec<(String, String)>,
-    /// Makes a retry safe; one is made up without.
-    pub request_id: Option<String>,
-}
-
-/// A lease, as far as a client acts on it.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Lease {
-    /// The secret.
-    pub lease_id: String,
-    /// The fencing token; several locks have one each.
-    pub fencing_token: Option<u64>,
-    /// One for each of several locks.
-    pub fencing_tokens: Option<Map<String, Value>>,
-    /// Life without extension.
-    pub ttl_ms: u64,
-    /// What was left of it when the answer was written.
-    pub validity_ms: u64,
-    /// How long the server let the request wait.
-    pub waited_ms: u64,
-}
-
-/// A lease that was granted.
-#[derive(Debug, Clone)]
-pub struct Grant {
-    /// As the client acts on it.
-    pub lease: Lease,
-    /// As the server said it.
-    pub answer: Value,
-    /// Until when it may be relied on, by this machine's monotonic clock.
-    pub valid_until: Instant,
-    /// Whether the answer belongs to an attempt before the last one, so that
-    /// `valid_until` deserves to be made sure of.
-    pub retried: bool,
 }
 
 /// A client of one server.
@@ -481,6 +172,7 @@ impl Client {
         within: Duration,
     ) -> Result<Value, Failure> {
         let unreachable = |cause: reqwest::Error| Failure::Unreachable {
+            url: self.shown(),
             cut: !cause.is_connect() && !cause.is_timeout(),
             why: of_connecting(&causes(&cause.without_url())),
         };
@@ -508,6 +200,12 @@ impl Client {
             };
         }
         Err(Failure::of(problem))
+    }
+
+    /// The server's URL, without what a user or password it has.
+    fn shown(&self) -> String {
+        let origin = self.base.origin().ascii_serialization();
+        format!("{origin}{}", self.base.path().trim_end_matches('/'))
     }
 
     /// A GET with what time such a call may take by default.
@@ -716,10 +414,6 @@ pub fn new_request_id() -> String {
     hex::encode(rand::rng().random::<[u8; 16]>())
 }
 
-fn read_lease(answer: &Value) -> Result<Lease, Failure> {
-    Lease::deserialize(answer).map_err(|_| Failure::Nonsense)
-}
-
 /// The longest wait that the server allows, when it refused `wait` for being longer.
 fn lower_wait_max(failure: &Failure, wait: Duration) -> Option<Duration> {
     let Failure::Invalid(problem) = failure else { return None };
@@ -752,34 +446,4 @@ fn causes(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quorum_is_waited_for_to_the_end_of_a_wait_and_is_trouble_to_one_without() {
-        let answered =
-            |status, code: &str| Failure::of(Problem { status, code: code.to_owned(), ..Problem::default() });
-        for (failure, with_end, without) in [
-            (answered(409, "lock_held"), true, true),
-            (answered(503, "quorum_unavailable"), true, false),
-            (answered(503, "shutting_down"), false, false),
-            (answered(502, "http_502"), false, false),
-            (Failure::Unreachable { why: String::new(), cut: true }, false, false),
-        ] {
-            assert_eq!(failure.is_waited_for(true), with_end, "{failure:?}");
-            assert_eq!(failure.is_waited_for(false), without, "{failure:?}");
-        }
-    }
-
-    #[test]
-    fn what_others_wrote_does_not_act_on_a_terminal() {
-        let owner = "ev\u{1b}[31mil\u{7}\nquorate: ré\u{9b}leased";
-        let problem = json!({"code": "lock_held", "detail": "Held.", "holder": {"owner": owner}});
-        let problem: Problem = serde_json::from_value(problem).unwrap();
-        let told = r"Held. (held by ev\u{1b}[31mil\u{7}\nquorate: ré\u{9b}leased) [lock_held]";
-        assert_eq!(problem.to_string(), told);
-    }
 }

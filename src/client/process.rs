@@ -3,7 +3,9 @@
 //! It runs in a process group of its own, so that ending it ends what it started too, with
 //! one exception: where a person sits at the terminal, it stays in ours. Only the group in
 //! the foreground may read from a terminal, and Ctrl-C and Ctrl-Z then reach the command
-//! from the terminal itself, as they would without us.
+//! from the terminal itself, as they would without us. Started in the background, the
+//! command is stopped when it reads from the terminal; then we stop too, as one job, and give
+//! it the terminal once we are brought to the foreground.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,13 +16,14 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp};
+use nix::unistd::{Pid, getpgrp, getpid};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::exit;
+use super::terminal::Terminal;
 
 /// What is passed on to the command, and what ends waiting for a lease: all that would end us and leave
 /// the command behind without its lease, but for what nobody can catch and what tells of a fault of our
@@ -126,10 +129,24 @@ pub struct Running {
     child: Child,
     pid: Pid,
     own_group: bool,
+    terminal: Option<Terminal>,
 }
 
-/// Tells us to stop; nothing where that is ignored, or the command is told as well.
-pub struct Stops(Option<tokio::signal::unix::Signal>);
+/// A stop that concerns both us and the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// We are to stop, as by Ctrl-Z or a batch system.
+    Us,
+    /// The command was stopped by this signal.
+    Command(Signal),
+}
+
+/// Tells of stops; of none where the command is in our group, since the terminal then stops both.
+pub struct Stops {
+    ours: Option<tokio::signal::unix::Signal>,
+    children: Option<tokio::signal::unix::Signal>,
+    command: Option<Pid>,
+}
 
 impl Stops {
     /// From now on we do not stop by ourselves, and the command go on, where it is in a group of its own.
@@ -137,16 +154,45 @@ impl Stops {
         let number = Signal::SIGTSTP as i32;
         let heeded = own_group && ignored_signals() & (1 << (number - 1)) == 0;
         // Without it we would stop alone, as if it were SIGSTOP.
-        Self(heeded.then(|| signal(SignalKind::from_raw(number)).ok()).flatten())
+        let ours = heeded.then(|| signal(SignalKind::from_raw(number)).ok()).flatten();
+        let children = own_group.then(|| signal(SignalKind::child()).ok()).flatten();
+        Self { ours, children, command: None }
     }
 
-    /// Waits until we are to stop, as by Ctrl-Z or a batch system.
-    pub async fn next(&mut self) {
-        match &mut self.0 {
-            Some(stops) => drop(stops.recv().await),
-            None => std::future::pending().await,
+    /// Waits for the next one.
+    pub async fn next(&mut self) -> Stop {
+        loop {
+            if let Some(signal) = self.command.and_then(stopped_by) {
+                return Stop::Command(signal);
+            }
+            tokio::select! {
+                () = heard(&mut self.ours) => return Stop::Us,
+                () = heard(&mut self.children) => {}
+            }
         }
     }
+}
+
+async fn heard(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// The signal that stopped the command, told once for each stop.
+#[cfg(target_os = "linux")]
+fn stopped_by(command: Pid) -> Option<Signal> {
+    use nix::sys::wait::{Id, waitid};
+    match waitid(Id::Pid(command), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
+        Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
+        _ => None,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stopped_by(_: Pid) -> Option<Signal> {
+    None
 }
 
 impl Running {
@@ -161,8 +207,9 @@ impl Running {
         };
         // Whoever started us may ignore the end of children, and then nobody could wait for ours.
         let ends = signal(SignalKind::child())?;
-        let own_group = !at_terminal();
-        let stops = Stops::of(own_group);
+        let terminal = Terminal::open();
+        let own_group = !terminal.as_ref().is_some_and(Terminal::is_ours);
+        let mut stops = Stops::of(own_group);
         let mut command = std::process::Command::new(program);
         command.args(arguments);
         for (name, value) in variables {
@@ -180,7 +227,8 @@ impl Running {
         if getpid().as_raw() == 1 {
             tokio::spawn(bury_orphans(ends, pid));
         }
-        Ok((Self { child, pid, own_group }, stops))
+        stops.command = own_group.then_some(pid);
+        Ok((Self { child, pid, own_group, terminal }, stops))
     }
 
     /// Stops all of the command, since nobody extends its lease then, and us, until we are to go on.
@@ -189,9 +237,27 @@ impl Running {
         let _ = raise(Signal::SIGSTOP);
     }
 
-    /// The command goes on after a stop.
+    /// The command goes on after a stop, with the terminal where we are in its foreground.
     pub fn go_on(&self) {
+        if let Some(terminal) = self.terminal.as_ref().filter(|terminal| self.own_group && terminal.is_ours())
+        {
+            terminal.give_to(self.pid);
+        }
         self.send(Signal::SIGCONT);
+    }
+
+    /// Whether we stop as well. Not where the command, as soon as it has the terminal that we are in the foreground
+    /// of, can go on; nor where somebody stopped it by itself, who may let it go on without us.
+    pub fn stops_us(&self, stop: Stop) -> bool {
+        let is_ours = self.terminal.as_ref().is_some_and(Terminal::is_ours);
+        let is_its = self.terminal.as_ref().is_some_and(|terminal| terminal.is_of(self.pid));
+        match stop {
+            Stop::Us => true,
+            Stop::Command(Signal::SIGTTIN | Signal::SIGTTOU) => !is_ours && !is_its,
+            // Ctrl-Z reached it alone, and our parent waits for us.
+            Stop::Command(Signal::SIGTSTP) => is_its,
+            Stop::Command(_) => false,
+        }
     }
 
     /// Waits for its end. May be dropped and called again.
@@ -281,6 +347,14 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(terminal) = self.terminal.as_ref().filter(|terminal| terminal.is_of(self.pid)) {
+            terminal.give_to(getpgrp());
+        }
+    }
+}
+
 /// Waits for all that has ended but the `command`, whenever a child's end is told. The first process of a
 /// container inherits what lost its parent, and until somebody has waited for it, each counts as a process.
 #[cfg(target_os = "linux")]
@@ -297,12 +371,6 @@ async fn bury_orphans(mut ends: tokio::signal::unix::Signal, command: Pid) {
 
 #[cfg(not(target_os = "linux"))]
 async fn bury_orphans(_: tokio::signal::unix::Signal, _: Pid) {}
-
-/// Whether we are in the foreground of a terminal.
-fn at_terminal() -> bool {
-    let terminal = std::fs::File::open("/dev/tty");
-    terminal.is_ok_and(|terminal| tcgetpgrp(&terminal) == Ok(getpgrp()))
-}
 
 /// When a process began, as far as the system tells: a number that another one under the same id does not
 /// have. None where it has ended, even if nobody has waited for it.

@@ -11,10 +11,11 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep_until};
 
-use super::process::{self, Running, Signals, Stops};
-use super::{Ask, Client, Failure, Grant, Lease, TIDY_TIMEOUT, Target, exit, new_request_id};
+use super::process::{self, Running, Signals, Stop, Stops};
+use super::{Ask, Client, Failure, Grant, Lease, TIDY_TIMEOUT, Target, exit, new_request_id, progress};
 
 /// How long giving back may take after the lease was lost.
 const TIDY_LOST: Duration = Duration::from_millis(300);
@@ -86,6 +87,7 @@ async fn acquire(client: &Client, job: &Job, signals: &mut Signals) -> Result<Gr
         tokio::select! {
             outcome = &mut acquiring => Ok(outcome),
             signal = signals.next() => Err(signal),
+            never = progress::show(client, &job.target) => match never {},
         }
     };
     match outcome {
@@ -129,8 +131,13 @@ async fn hold(
                 }
             }),
             signal = signals.next() => running.forward(signal),
-            () = stops.next() => {
-                running.stop();
+            stop = stops.next() => {
+                if running.stops_us(stop) {
+                    running.stop();
+                } else if let Stop::Command(signal @ (Signal::SIGSTOP | Signal::SIGTSTP)) = stop {
+                    job.tell(format_args!("{signal} stopped the command, whose lease is extended meanwhile"));
+                    continue;
+                }
                 if watch.act_at() > Instant::now() {
                     running.go_on();
                 } else {

@@ -22,7 +22,7 @@ impl FromStr for Span {
         let duration = match text.parse::<u64>() {
             Ok(ms) => Duration::from_millis(ms),
             Err(_) => humantime::parse_duration(text)
-                .map_err(|_| format!("{text:?} is no duration such as 3s, 250ms or plain milliseconds"))?,
+                .map_err(|_| format!("{text:?} is no duration such as 3s or 250ms"))?,
         };
         if duration > LONGEST {
             return Err(format!("{text:?} is longer than a hundred years"));

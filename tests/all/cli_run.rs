@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::cli_terminal::at_a_terminal;
 use crate::dev_server::{DevServer, ended, quorate, signal, until};
 
 fn text(bytes: &[u8]) -> String {
@@ -180,26 +181,6 @@ fn run_extends_what_it_holds() {
     }
     assert_eq!(ended(&mut running), 0);
     assert!(!server.is_held("a"));
-}
-
-/// Runs a command of ours at a terminal of its own, if this machine can make one.
-fn at_a_terminal(command: &std::process::Command) -> Option<std::process::Command> {
-    let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''"));
-    let words: Vec<_> = [command.get_program()].into_iter().chain(command.get_args()).map(quoted).collect();
-    if std::process::Command::new("script").arg("--version").output().is_err() {
-        println!("SKIPPED: no script(1), so no terminal (apt-get install bsdutils)");
-        return None;
-    }
-    let mut terminal = std::process::Command::new("script");
-    terminal.args(["--quiet", "--return", "--command", &words.join(" "), "/dev/null"]);
-    terminal.stdin(Stdio::null());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => terminal.env(name, value),
-            None => terminal.env_remove(name),
-        };
-    }
-    Some(terminal)
 }
 
 #[test]
@@ -481,6 +462,7 @@ fn run_gives_up_where_there_is_no_server() {
         command.args(["run", "--server", &server, "--lock", "a"]).args(wait).args(["--", "true"]);
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(70), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(&server), "{}", text(&output.stderr));
         assert!(started.elapsed() < Duration::from_secs(5));
     }
 }
@@ -569,6 +551,8 @@ fn wrong_usage_is_told_apart() {
         &["run", "--lock", "a", "--ttl", "soon", "--", "true"],
         &["run", "--lock", "a", "--ttl", "1ms", "--", "true"],
         &["run", "--lock", "a", "--wait", "18446744073709551615", "--", "true"],
+        &["run", "--lock", "a", "--wait", "10", "--", "true"],
+        &["run", "--lock", "a", "--ttl", "30", "--", "true"],
         &["run", "--lock", "a", "--kill-after", "500000000000years", "--", "true"],
         &["election", "get", "a", "--after", "x", "--wait", "18446744073709551615s"],
         &["run", "--lock", "a", "--server", "nowhere", "--", "true"],
@@ -698,7 +682,6 @@ fn what_needs_no_server_prints_to_stdout() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(print(&["completions", shell]).contains("healthcheck"), "{shell}");
     }
-    assert!(print(&["man"]).contains("healthcheck"));
     assert!(print(&["--version"]).starts_with("quorate "));
     let key =
         print(&["keys", "new", "--name", "ci", "--scope", "lock", "--scope", "read", "--prefix", "ci:"]);
@@ -723,5 +706,112 @@ fn what_is_wrong_is_said_once() {
     let output = server.ask(&["run", "--lock", "a", "--ttl", "50ms", "--", "true"]);
     assert_eq!(output.status.code(), Some(64));
     let told = text(&output.stderr);
-    assert_eq!(told.matches("ttl_ms").count(), 1, "{told}");
+    assert_eq!(told.matches("--ttl").count(), 1, "{told}");
+    assert!(!told.contains("ttl_ms"), "{told}");
+}
+
+#[test]
+fn a_duration_needs_a_unit_unless_it_is_zero() {
+    let server = DevServer::start();
+    for flags in [&["--wait", "10"][..], &["--ttl", "30"], &["--kill-after", "5"]] {
+        let output = server.ask(&[&["run", "--lock", "a"], flags, &["--", "true"]].concat());
+        let (told, number) = (text(&output.stderr), flags[1]);
+        assert_eq!(output.status.code(), Some(64), "{told}");
+        assert!(
+            told.contains(&format!("write {number}s or {number}ms")) && told.contains(flags[0]),
+            "{told}"
+        );
+    }
+    let output = server.ask(&["run", "--lock", "a", "--wait", "0", "--", "true"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_strict_release_tells_what_was_not_held_by_its_status() {
+    let server = DevServer::start();
+    let lease = server.json(&["lock", "acquire", "a"]);
+    let release = ["lock", "release", "a", "--strict", "--lease-id", lease["lease_id"].as_str().unwrap()];
+    assert_eq!(server.ask(&release).status.code(), Some(0));
+    let again = server.ask(&release);
+    assert_eq!(again.status.code(), Some(20), "{}", text(&again.stderr));
+    assert_eq!(text(&again.stdout), "{\"released\":false}\n");
+}
+
+#[test]
+fn every_client_command_says_where_its_key_and_its_server_come_from() {
+    let help = |words: &[&str]| text(&quorate().args(words).arg("--help").output().unwrap().stdout);
+    for words in [
+        &["run"][..],
+        &["lock", "acquire"],
+        &["lock", "list"],
+        &["multilock", "release"],
+        &["semaphore", "get"],
+        &["election", "campaign"],
+        &["fence", "check"],
+        &["nodes"],
+        &["healthcheck"],
+    ] {
+        let help = help(words);
+        assert!(help.contains("QUORATE_API_KEY") && help.contains("QUORATE_SERVER"), "{words:?}: {help}");
+    }
+    assert!(!help(&["serve"]).contains("QUORATE_API_KEY."), "the server has a file of keys");
+}
+
+#[test]
+fn a_misspelt_variable_is_told_and_changes_nothing_else() {
+    let output = quorate().env("QUORATE_SERVR", "http://x").arg("config").output().unwrap();
+    assert!(output.status.success());
+    assert!(text(&output.stderr).contains("QUORATE_SERVER"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_with_the_flag_for_another() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let output =
+        quorate().args(["dev", "--listen", &taken.local_addr().unwrap().to_string()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("--listen"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_new_key_can_be_printed_as_json() {
+    let words = ["keys", "new", "--name", "ci", "--scope", "lock,read", "--prefix", "ci:", "-o", "json"];
+    let output = quorate().args(words).output().unwrap();
+    let key: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(key["secret"].as_str().is_some_and(|secret| secret.len() > 20), "{key}");
+    let entry = &key["entry"];
+    assert_eq!(
+        (&entry["name"], &entry["scopes"][0], &entry["prefixes"][0]),
+        (&"ci".into(), &"lock".into(), &"ci:".into())
+    );
+    assert_eq!(entry["sha256"].as_str().map(str::len), Some(64));
+}
+
+#[test]
+fn manual_pages_tell_of_every_command_and_cite_only_pages_that_exist() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = quorate().args(["man", "--dir", folder.path().to_str().unwrap()]).output().unwrap();
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    let names: Vec<String> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for name in ["quorate.1", "quorate-run.1", "quorate-lock-force-release.1", "quorate-election-campaign.1"]
+    {
+        assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
+    }
+    let one_page = text(&quorate().arg("man").output().unwrap().stdout);
+    for section in
+        ["QUORATE RUN", "QUORATE LOCK FORCE-RELEASE", "QUORATE SEMAPHORE GET", "QUORATE ELECTION CAMPAIGN"]
+    {
+        assert!(one_page.contains(&format!(".SH {section}")), "{section}");
+    }
+    let pages = names.iter().map(|name| std::fs::read_to_string(folder.path().join(name)).unwrap());
+    for page in pages.chain([one_page]) {
+        let plain = page.replace('\\', "");
+        for (at, _) in plain.match_indices("(1)") {
+            let cited = plain[..at].rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap();
+            assert!(names.contains(&format!("{cited}.1")), "{cited}(1) in {plain}");
+        }
+    }
 }

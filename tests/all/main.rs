@@ -15,6 +15,7 @@ mod auth;
 mod bad_input;
 mod chaos;
 mod cli_run;
+mod cli_terminal;
 mod dev_server;
 mod disconnects;
 mod documented;

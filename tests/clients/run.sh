@@ -95,10 +95,10 @@ start_server() {
   "$QUORATE_BIN" serve "${redis[@]}" --listen 127.0.0.1:0 >"$server" 2>&1 &
   pids+=($!)
   within 20 grep -q '^listening on ' "$server" || fail_to_start "$server"
-  QUORATE_URL=$(sed -n 's/^listening on //p' "$server")
-  export QUORATE_URL QUORATE_BIN QUORATE_SERVER=$QUORATE_URL
-  within 20 curl -fsS "$QUORATE_URL/readyz" || fail_to_start "$server"
-  echo "$("$QUORATE_BIN" --version) at $QUORATE_URL over three times $(redis-server --version | cut -d' ' -f1-3)"
+  QUORATE_SERVER=$(sed -n 's/^listening on //p' "$server")
+  export QUORATE_SERVER QUORATE_BIN
+  within 20 curl -fsS "$QUORATE_SERVER/readyz" || fail_to_start "$server"
+  echo "$("$QUORATE_BIN" --version) at $QUORATE_SERVER over three times $(redis-server --version | cut -d' ' -f1-3)"
 }
 
 within() { # within SECONDS CONDITION…
@@ -227,7 +227,7 @@ schema() {
   fi
   cd "$scratch" # where it keeps what it found
   attempt schema env SCHEMATHESIS_HOOKS="$here/schemathesis_hooks.py" \
-    "$tools/venv/bin/schemathesis" run "$root/openapi/quorate-v1.json" --url "$QUORATE_URL" \
+    "$tools/venv/bin/schemathesis" run "$root/openapi/quorate-v1.json" --url "$QUORATE_SERVER" \
     -n "${SCHEMATHESIS_EXAMPLES:-100}" --phases examples,coverage,fuzzing,stateful \
     --checks all --exclude-checks use_after_free --exclude-operation-id-regex '^(hold.*|observeElection)$' \
     --continue-on-failure --generation-deterministic --no-color

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Generates one client from the OpenAPI document, and runs the program beside it that uses it against
-# $QUORATE_URL. Called by tests/clients/run.sh, which has brought the tools.
+# $QUORATE_SERVER. Called by tests/clients/run.sh, which has brought the tools.
 #
 #   sdk/run.sh NAME[@3.0]     NAME is a folder here; @3.0 takes the document in OpenAPI 3.0
 #

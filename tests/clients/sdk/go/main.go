@@ -40,7 +40,7 @@ func must[T any](answer T, _ *http.Response, err error) T {
 
 func main() {
 	configuration := quorate.NewConfiguration()
-	configuration.Servers = quorate.ServerConfigurations{{URL: os.Getenv("QUORATE_URL")}}
+	configuration.Servers = quorate.ServerConfigurations{{URL: os.Getenv("QUORATE_SERVER")}}
 	client := quorate.NewAPIClient(configuration)
 	ctx := context.Background()
 	if key := os.Getenv("QUORATE_API_KEY"); key != "" {

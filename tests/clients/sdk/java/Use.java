@@ -42,7 +42,7 @@ public class Use {
 
   public static void main(String[] args) throws Exception {
     ApiClient client = new ApiClient();
-    client.updateBaseUri(System.getenv("QUORATE_URL"));
+    client.updateBaseUri(System.getenv("QUORATE_SERVER"));
     String key = System.getenv("QUORATE_API_KEY");
     if (key != null) client.setRequestInterceptor(request -> request.header("Authorization", "Bearer " + key));
     String name = "sdk:java:" + UUID.randomUUID();

@@ -19,7 +19,7 @@ def refused(answer, code):
     return answer
 
 
-url, key = os.environ["QUORATE_URL"], os.environ.get("QUORATE_API_KEY")
+url, key = os.environ["QUORATE_SERVER"], os.environ.get("QUORATE_API_KEY")
 with AuthenticatedClient(url, token=key) if key else Client(url) as client:
     name = f"sdk:openapi-python-client:{secrets.token_hex(4)}"
 

@@ -10,7 +10,7 @@ type Problem = components["schemas"]["Problem"];
 
 const key = process.env.QUORATE_API_KEY;
 const api = createClient<paths>({
-  baseUrl: process.env.QUORATE_URL ?? "",
+  baseUrl: process.env.QUORATE_SERVER ?? "",
   headers: key ? { Authorization: `Bearer ${key}` } : {},
 });
 

@@ -17,7 +17,7 @@ def refusal(of, call, *args):
 
 
 configuration = quorate_client.Configuration(
-    host=os.environ["QUORATE_URL"], access_token=os.environ.get("QUORATE_API_KEY")
+    host=os.environ["QUORATE_SERVER"], access_token=os.environ.get("QUORATE_API_KEY")
 )
 with quorate_client.ApiClient(configuration) as client:
     locks, run = quorate_client.LocksApi(client), secrets.token_hex(4)

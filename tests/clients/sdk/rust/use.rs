@@ -23,7 +23,7 @@ fn refusal<T: std::fmt::Debug, E: std::fmt::Debug>(answer: Result<T, Error<E>>, 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let server = Configuration {
-        base_path: std::env::var("QUORATE_URL").expect("QUORATE_URL"),
+        base_path: std::env::var("QUORATE_SERVER").expect("QUORATE_SERVER"),
         bearer_access_token: std::env::var("QUORATE_API_KEY").ok(),
         ..Configuration::new()
     };

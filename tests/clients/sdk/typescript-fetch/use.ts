@@ -15,7 +15,7 @@ async function refusal(call: Promise<unknown>): Promise<Problem> {
 }
 
 const key = process.env.QUORATE_API_KEY;
-const configuration = new Configuration({ basePath: process.env.QUORATE_URL ?? "", ...(key && { accessToken: key }) });
+const configuration = new Configuration({ basePath: process.env.QUORATE_SERVER ?? "", ...(key && { accessToken: key }) });
 const name = `sdk:typescript-fetch:${randomBytes(4).toString("hex")}`;
 
 const locks = new LocksApi(configuration);
