@@ -46,9 +46,6 @@ command -v debootstrap >/dev/null || skip "install: no debootstrap"
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 machine=$(uname -m)
-if [[ $(cat "$dist/COMMIT" 2>/dev/null) != $(git rev-parse HEAD) ]]; then
-  scripts/release "$version" --host --no-profile
-fi
 if [[ ! -e $base/etc/debian_version ]]; then
   mirror=$(grep -hoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
   debootstrap --variant=minbase bookworm "$base.new" ${mirror:+"$mirror"} >"$work/debootstrap.log" 2>&1 ||
@@ -82,7 +79,12 @@ starts() { # starts WHAT COMMAND…: COMMAND is a server, and curl gets a lock f
 
 # --- Parts -------------------------------------------------------------------------------------
 
+need_release() {
+  [[ $(cat "$dist/COMMIT" 2>/dev/null) = $(git rev-parse HEAD) ]] || scripts/release "$version" --host --no-profile
+}
+
 archive() {
+  need_release
   new_root archive
   local arch run folder
   for arch in x86_64 aarch64; do
@@ -111,6 +113,7 @@ files() { (cd "$1" && find . -xdev -not -path './var/lib/dpkg/*' -not -path './v
   -not -path './var/lib/apt/*' -not -name '*-' -not -path './proc/*' -not -path './run/*' -not -path './tmp/*' | sort); }
 
 deb() {
+  need_release
   local arch package old node redis=()
   arch=$(dpkg --print-architecture) package=$dist/quorate_${version}_$arch.deb
   lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$package" || fail "lintian"
