@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 )
 
 // roles are what this binary does when it is started as a process of a test.
@@ -67,7 +68,12 @@ func startRole(t testing.TB, role string, arguments ...string) *process {
 	must(t, err)
 	must(t, start(p.Cmd))
 	p.lines = bufio.NewScanner(out)
-	t.Cleanup(func() { _ = p.Process.Kill() })
+	// What hangs is ended, and then says no more.
+	limit := time.AfterFunc(time.Minute, func() { _ = p.Process.Kill() })
+	t.Cleanup(func() {
+		limit.Stop()
+		_ = p.Process.Kill()
+	})
 	return p
 }
 

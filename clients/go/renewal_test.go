@@ -120,8 +120,9 @@ func init() {
 			panic(err)
 		}
 		var resumed, noticed atomic.Int64
+		before := now() // by the timer, which has to know a moment before the pause
 		go func() {
-			for before := now(); ; time.Sleep(time.Millisecond) {
+			for ; ; time.Sleep(time.Millisecond) {
 				tick := now()
 				if tick-before > ttl/2 {
 					resumed.CompareAndSwap(0, int64(tick))
