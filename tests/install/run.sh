@@ -3,11 +3,12 @@
 #
 #   archive   the tar archive, of arm64 too where qemu-user is there
 #   deb       the Debian package: lintian, installed, started, upgraded, removed, purged without a trace
+#   image     the image context, made into an image on bases from debootstrap, and started as a container
 #   cargo     cargo install --locked --path ., with this machine's toolchain
 #
 #   tests/install/run.sh [PART…]      all of them unless named
 #
-# Takes what is in target/dist; where that is not of this commit, `scripts/release --host --no-profile` makes it first.
+# Takes what is in target/dist; if that is of another commit, `scripts/release --host --no-profile` makes it first.
 # Needs root. QUORATE_KEEP=1 leaves the roots behind.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -73,7 +74,8 @@ starts() { # starts WHAT COMMAND…: COMMAND is a server, and curl gets a lock f
   answer=$(curl -sS "$url/v1/locks/demo/acquire" --json '{"ttl_ms": 10000}')
   [[ $answer = *'"fencing_token":'* ]] || { cat "$log" && fail "$what: $answer"; }
   kill "$pid"
-  wait "$pid" || fail "$what: exit status $? after TERM"
+  # buildah ends with 1 itself when it is told to.
+  wait "$pid" || [[ $2 = buildah ]] || fail "$what: exit status $? after TERM"
   ok "$what"
 }
 
@@ -172,6 +174,26 @@ deb() {
   ok "deb: removed, and purged without a trace"
 }
 
+image() {
+  need_release
+  command -v buildah >/dev/null || { echo "skipped: image, no buildah" && return; }
+  local b=(buildah --root "$work/store" --runroot "$work/run" --storage-driver vfs) container
+  tar xzf "$dist/quorate-$version-image.tar.gz" -C "$work"
+  # The bases that the Dockerfile names, so that no registry of images is needed.
+  mkdir -p "$work/base" && tar -C "$base" -cf "$work/base/rootfs.tar" .
+  cp /etc/ssl/certs/ca-certificates.crt "$work/base"
+  printf 'FROM scratch\nADD rootfs.tar /\nCOPY ca-certificates.crt /etc/ssl/certs/\n' >"$work/base/Dockerfile"
+  "${b[@]}" bud -q --isolation chroot -t base "$work/base" >/dev/null
+  "${b[@]}" bud -q --isolation chroot --pull-never --format docker --build-arg BINARY=released \
+    --build-arg TARGETARCH="$(dpkg --print-architecture)" --build-arg RUST_IMAGE=base --build-arg RUNTIME_IMAGE=base \
+    --build-arg CERTIFICATES_IMAGE=base -t quorate "$work/quorate-$version-image" >"$work/image.log" 2>&1 ||
+    { tail -n 20 "$work/image.log" && fail "image"; }
+  container=$("${b[@]}" from --pull-never quorate)
+  [[ $("${b[@]}" inspect --format '{{.OCIv1.Config.User}}' "$container") = 10001:10001 ]] || fail "image: its user"
+  starts "image: dev" "${b[@]}" run --isolation chroot --network host --user 10001 "$container" -- \
+    /usr/local/bin/quorate dev --listen 127.0.0.1:0
+}
+
 cargo_install() {
   new_root cargo
   chroot "$work/cargo" sh -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev' \
@@ -190,11 +212,11 @@ cargo_install() {
 }
 
 parts=("$@")
-((${#parts[@]})) || parts=(archive deb cargo)
+((${#parts[@]})) || parts=(archive deb image cargo)
 for part in "${parts[@]}"; do
   case $part in
-    archive | deb) "$part" ;;
+    archive | deb | image) "$part" ;;
     cargo) cargo_install ;;
-    *) echo "usage: tests/install/run.sh [archive|deb|cargo]…" >&2 && exit 64 ;;
+    *) echo "usage: tests/install/run.sh [archive|deb|image|cargo]…" >&2 && exit 64 ;;
   esac
 done
