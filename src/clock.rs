@@ -26,6 +26,11 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Instant {
         Instant::now()
     }
+
+    /// How long the machine has slept since some moment, µs: time that [`now`](Clock::now) does not count.
+    fn slept_us(&self) -> u64 {
+        0
+    }
 }
 
 /// The clock of a real process.
@@ -35,6 +40,8 @@ pub struct SystemClock {
     ids: Mutex<StdRng>,
     /// Added to the wall clock, µs; a test's way to run a server with a wrong clock.
     offset_us: i64,
+    /// What the machine had slept when this began, µs.
+    slept_us: u64,
 }
 
 impl SystemClock {
@@ -45,7 +52,7 @@ impl SystemClock {
 
     /// A wall clock that is wrong by `offset_us`.
     pub fn with_offset_us(offset_us: i64) -> Self {
-        Self { ids: Mutex::new(StdRng::from_os_rng()), offset_us }
+        Self { ids: Mutex::new(StdRng::from_os_rng()), offset_us, slept_us: slept_us() }
     }
 }
 
@@ -66,9 +73,28 @@ impl Clock for SystemClock {
         self.ids.lock().random()
     }
 
+    fn slept_us(&self) -> u64 {
+        slept_us().saturating_sub(self.slept_us)
+    }
+
     fn random_below(&self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { rand::rng().random_range(0..bound) }
     }
+}
+
+/// How far the clock that counts sleep is ahead of the one that does not, µs.
+#[cfg(target_os = "linux")]
+fn slept_us() -> u64 {
+    use nix::time::{ClockId, clock_gettime};
+    let read = |id| clock_gettime(id).map_or(Duration::ZERO, Duration::from);
+    let awake = read(ClockId::CLOCK_MONOTONIC);
+    read(ClockId::CLOCK_BOOTTIME).saturating_sub(awake).as_micros() as u64
+}
+
+/// No such clock is known here.
+#[cfg(not(target_os = "linux"))]
+fn slept_us() -> u64 {
+    0
 }
 
 /// A clock that a seed decides and a test can turn.

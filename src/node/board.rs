@@ -262,9 +262,19 @@ impl Board {
         }
         view.seen = Some(seen);
         self.find_membership();
+        self.set_electorate();
+        self.begin_waits(now);
+    }
+
+    fn set_electorate(&self) {
         let total = self.in_force.as_ref().map_or(self.views.len(), |membership| membership.total());
         self.electorate.set(Electors { generation: self.generation, members: self.members(), total });
-        self.begin_waits(now);
+    }
+
+    /// No round that is under way counts, and each node is looked at before the next.
+    pub fn drop_rounds(&mut self) {
+        self.generation += 1;
+        self.set_electorate();
     }
 
     /// Node `i` did not answer.

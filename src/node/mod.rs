@@ -7,6 +7,7 @@
 pub mod ballot;
 pub mod board;
 pub mod calls;
+pub mod clock_watch;
 mod complaints;
 pub mod electorate;
 pub mod embedded;

@@ -43,6 +43,7 @@ use crate::domain::{Keys, Nodes};
 use crate::node::ballot::{Ballot, Vote};
 use crate::node::board::Board;
 use crate::node::calls::{self, Bounds};
+use crate::node::clock_watch::ClockWatch;
 use crate::node::electorate::{Electorate, Electors};
 use crate::node::member::Member;
 pub use crate::node::member::NodeView;
@@ -131,6 +132,7 @@ pub struct Engine {
     options: EngineOptions,
     board: Arc<Mutex<Board>>,
     electorate: Arc<Electorate>,
+    clocks: Arc<ClockWatch>,
     rights: Rights,
     /// The greatest ballot that a node named, without its random part.
     ballot_seen: AtomicU64,
@@ -157,6 +159,7 @@ impl Engine {
         let addresses = nodes.iter().map(|node| node.address().to_owned()).collect();
         let board = Arc::new(Mutex::new(Board::new(addresses, options.max_ttl_ms)));
         let electorate = Arc::clone(board.lock().electorate());
+        let clocks = Arc::new(ClockWatch::new(nodes.len(), clock.now()));
         let keys = Keys::new(&options.key_prefix);
         let bounds =
             Bounds { clock_bound_ms: options.clock_bound_ms, fence_retention_ms: options.fence_retention_ms };
@@ -164,7 +167,8 @@ impl Engine {
             .into_iter()
             .enumerate()
             .map(|(i, node)| {
-                Member::new(i, node, Arc::clone(&clock), keys.clone(), bounds, Arc::clone(&board))
+                let (board, clocks) = (Arc::clone(&board), Arc::clone(&clocks));
+                Member::new(i, node, Arc::clone(&clock), keys.clone(), bounds, board, clocks)
             })
             .collect();
         let hub = Hub::new(members.clone());
@@ -177,6 +181,7 @@ impl Engine {
             options,
             board,
             electorate,
+            clocks,
             rights: Rights::default(),
             ballot_seen: AtomicU64::new(0),
             changing: tokio::sync::Mutex::default(),
@@ -206,6 +211,11 @@ impl Engine {
     /// The clock that everything above reads too.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// How long this server stood still since it began: what was believed before is over that much sooner.
+    pub fn stood_still(&self) -> Duration {
+        self.clocks.stood_still()
     }
 
     /// The names of keys.

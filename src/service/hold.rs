@@ -99,6 +99,7 @@ impl Service {
             let mut ended = Ended { service: service.clone(), primitive, token, counts: joined.is_none() };
             let mut ttl_ms = lease.ttl_ms;
             let mut valid_until = lease.valid_until;
+            let mut stood_still = service.engine.stood_still();
             let third = Duration::from_millis(ttl_ms / 3);
             let first = if joined.is_some() { third.min(LASTS) } else { third };
             let mut next = service.engine.clock().now() + first;
@@ -117,6 +118,9 @@ impl Service {
                     yield HoldEvent::Released { reason: "shutting_down" };
                     return;
                 }
+                // The nodes counted on while this server stood still.
+                let before = std::mem::replace(&mut stood_still, service.engine.stood_still());
+                valid_until = valid_until.checked_sub(stood_still - before).unwrap_or(next);
                 let renewal = Box::pin(service.renew(&held, handle, Renewal::Own, None, joined.map(Share::Outlasts)));
                 let renewed = tokio::time::timeout_at(valid_until, renewal).await;
                 let renewed = renewed.unwrap_or_else(|_| Err(unavailable(service.engine.tally())));

@@ -10,6 +10,7 @@ pub mod fencing;
 pub mod hold;
 pub mod leases;
 pub mod locks;
+pub mod members;
 pub mod multilocks;
 mod released;
 pub mod semaphores;

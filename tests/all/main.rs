@@ -27,6 +27,7 @@ mod metrics;
 mod nodes_down;
 mod nonsense;
 mod parity;
+mod pauses;
 mod quarantine;
 mod redis_node;
 mod secrets;

@@ -146,13 +146,15 @@ impl Engine {
         /// Proposals that others got ahead of.
         const TRIES: u32 = 8;
         let _one_at_a_time = self.changing.lock().await;
+        // What another server has done meanwhile counts.
+        join_all(self.members.iter().map(|member| member.probe(true))).await;
         for _ in 0..TRIES {
             if let Change::Add(address) | Change::Replace(_, address) = change {
                 self.prepare(address).await;
             }
             let step = steps::asked(&self.board.lock(), change, self.clock.random_bits())?;
             if self.propose_step(&step).await && self.is_learnt(&step.value) {
-                tracing::info!(target: "audit", epoch = step.value.epoch, ?change, "membership changed by command");
+                tracing::info!(target: "audit", epoch = step.value.epoch, %change, "membership changed by command");
                 return Ok(step.value);
             }
             tokio::time::sleep(Duration::from_millis(PAUSE_MS + self.clock.random_below(4 * PAUSE_MS))).await;
@@ -166,7 +168,8 @@ impl Engine {
     }
 
     /// Has a node that is no member say so, and not what it was before.
-    async fn prepare(&self, address: &str) {
+    async fn prepare(&self, url: &str) {
+        let address = steps::address_of(url);
         let found = {
             let board = self.board.lock();
             (0..board.listed()).find(|&i| board.address(i) == address)

@@ -1,5 +1,7 @@
 //! Which step of the membership comes next, by what one server has seen (docs/protocol.md §4), without I/O.
 
+use std::fmt;
+
 use tokio::time::Instant;
 
 use super::proposer::{Acceptor, Place};
@@ -47,6 +49,18 @@ pub enum Change {
     Close(String),
     /// The nodes refuse for good.
     Retire,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add(url) => write!(f, "add {}", address_of(url)),
+            Self::Replace(id, url) => write!(f, "replace {} {}", address_of(id), address_of(url)),
+            Self::Remove(id) => write!(f, "remove {}", address_of(id)),
+            Self::Close(id) => write!(f, "close {}", address_of(id)),
+            Self::Retire => write!(f, "retire"),
+        }
+    }
 }
 
 fn acceptor(seen: &Seen, membership: Option<&Membership>) -> Option<(Acceptor, String)> {
@@ -241,14 +255,21 @@ pub fn asked(board: &Board, change: &Change, random: u128) -> Result<Step, Chang
         )));
     }
     let place = |id: &str| {
-        let place = before
-            .members
-            .iter()
-            .position(|member| member.run_id == id || board.addresses_of(&member.run_id).contains(&id));
+        let address = address_of(id);
+        let listed =
+            (0..board.listed()).find(|i| id == format!("n{}", i + 1) || board.address(*i) == address);
+        let process = listed.and_then(|i| board.seen(i)).map(|seen| seen.identity.run_id.as_str());
+        let known = listed.map_or(address.as_str(), |i| board.address(i));
+        let is_it =
+            |member: &MemberEntry| member.run_id == id || board.addresses_of(&member.run_id).contains(&known);
+        let members = || before.members.iter();
+        let by_process = members().position(|member| process == Some(member.run_id.as_str()));
+        let place = by_process.or_else(|| members().position(is_it));
         place.ok_or_else(|| unsafe_(format!("{id} is no member")))
     };
-    let new = |address: &str| {
-        let i = (0..board.listed()).find(|&i| board.address(i) == address).ok_or_else(|| {
+    let new = |url: &str| {
+        let address = &address_of(url);
+        let i = (0..board.listed()).find(|&i| board.address(i) == *address).ok_or_else(|| {
             unsafe_(format!("{address} is not in this server's list of nodes: add it to --redis first"))
         })?;
         board.fit(i).ok_or_else(|| unsafe_(format!("{address} does not answer, or is refused")))?;
@@ -300,6 +321,39 @@ pub fn asked(board: &Board, change: &Change, random: u128) -> Result<Step, Chang
     Ok(Step { before: Some((**before).clone()), value, acceptors, what: "a command" })
 }
 
+/// The address of the node that a URL leads to: without user, password, and what goes without saying.
+pub fn address_of(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let host = authority.rsplit('@').next().unwrap_or(authority);
+    if scheme == "unix" {
+        return format!("{scheme}://{}", rest.split('?').next().unwrap_or(rest));
+    }
+    let has_port = host.rsplit(']').next().unwrap_or(host).contains(':');
+    let port = if has_port { "" } else { ":6379" };
+    let database = if matches!(database, "" | "0") { String::new() } else { format!("/{database}") };
+    format!("{scheme}://{host}{port}{database}")
+}
+
 fn id_of(random: u128) -> String {
     format!("{:016x}", random as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_a_url_has_no_password_and_nothing_that_goes_without_saying() {
+        for (url, address) in [
+            ("redis://user:secret@10.0.0.1/0", "redis://10.0.0.1:6379"),
+            ("redis://10.0.0.1:7000/", "redis://10.0.0.1:7000"),
+            ("rediss://:p%40ss@redis-1.example:6380/2", "rediss://redis-1.example:6380/2"),
+            ("redis://[::1]", "redis://[::1]:6379"),
+            ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock"),
+            ("n3", "n3"),
+        ] {
+            assert_eq!(address_of(url), address);
+        }
+    }
 }

@@ -1,0 +1,473 @@
+//! A node as a voter: its gate, its breaker, its clock, its debts.
+//!
+//! The hot path reads one atomic pointer: the [`Gate`], which either lends the
+//! marker to a call or says at once why the node abstains, so that a dead node
+//! costs nothing. A keeper task per node probes it, moves the gate, and pays
+//! the node's debts: releases that it has not confirmed yet.
+
+mod debts;
+mod gate;
+mod keeper;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use self::debts::{Debts, count_undo};
+pub use self::gate::NodeView;
+use self::gate::{Gate, MOVED, SUSPECTED};
+use super::ballot::{Ballot, Seat, Vote};
+use super::board::{Board, MARKING, STEPPED, Standing};
+use super::calls::Bounds;
+use super::clock_watch::{ClockWatch, Sight};
+use super::complaints::Complaints;
+use super::electorate::Electorate;
+use super::metrics::{NODE_OUTCOMES, NodeMetrics, NodeState, node_outcome};
+use super::reserve::{Kept, Look, Reserve};
+use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
+use crate::clock::Clock;
+use crate::domain::{Keys, LeaseId};
+use crate::telemetry::Undo;
+use crate::telemetry::trace::VoteSpan;
+
+/// One configured node.
+pub struct Member {
+    index: usize,
+    node: Arc<dyn Node>,
+    clock: Arc<dyn Clock>,
+    keys: Keys,
+    bounds: Bounds,
+    board: Arc<Mutex<Board>>,
+    electorate: Arc<Electorate>,
+    gate: ArcSwap<Gate>,
+    standing: Mutex<Standing>,
+    /// What the node failed of, a probe, a call or being marked; none since a probe that succeeded.
+    trouble: ArcSwapOption<NodeError>,
+    /// Why the node could grant nothing at the last probe, though its marker lets it vote. It is asked all the
+    /// same: it may still release, and knows who holds what.
+    hindrance: ArcSwapOption<String>,
+    /// It refused a token of this server's for being too far ahead, and has not been seen to agree since.
+    refused_token: AtomicBool,
+    /// The node failed a call since the last probe.
+    failed: AtomicBool,
+    /// Calls not answered yet, and debts.
+    unsettled: AtomicUsize,
+    debts: Mutex<Debts>,
+    /// Acquires that it is not sent yet.
+    reserve: Reserve,
+    /// It was told of a release before the acquire came.
+    overtaken: AtomicBool,
+    clocks: Arc<ClockWatch>,
+    /// Its clock stepped, and it has not voted since. What it answered before it was told apart counts
+    /// no more than what told of the step.
+    stepped: AtomicBool,
+    /// What the next is counted from.
+    first_seen: Instant,
+    /// What the node's clock said then, µs, by the last look at it; 0 before the first.
+    first_us: AtomicU64,
+    /// Smoothed time to an answer, µs; 0 = none yet.
+    latency_us: AtomicU64,
+    metrics: NodeMetrics,
+    complaints: Complaints,
+}
+
+impl Member {
+    /// Node number `index` of the deployment on `board`.
+    pub fn new(
+        index: usize,
+        node: Arc<dyn Node>,
+        clock: Arc<dyn Clock>,
+        keys: Keys,
+        bounds: Bounds,
+        board: Arc<Mutex<Board>>,
+        clocks: Arc<ClockWatch>,
+    ) -> Arc<Self> {
+        let metrics = NodeMetrics::new(&format!("n{}", index + 1));
+        metrics.state(NodeState::Down);
+        let first_seen = clock.now();
+        let complaints = Complaints::new(first_seen);
+        let electorate = Arc::clone(board.lock().electorate());
+        Arc::new(Self {
+            index,
+            node,
+            clock,
+            keys,
+            bounds,
+            board,
+            electorate,
+            gate: ArcSwap::from_pointee(Gate::Shut(NodeError::Down, None)),
+            standing: Mutex::new(Standing::Down),
+            trouble: ArcSwapOption::empty(),
+            hindrance: ArcSwapOption::empty(),
+            refused_token: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            unsettled: AtomicUsize::new(0),
+            debts: Mutex::default(),
+            reserve: Reserve::default(),
+            overtaken: AtomicBool::new(false),
+            clocks,
+            stepped: AtomicBool::new(false),
+            first_seen,
+            first_us: AtomicU64::new(0),
+            latency_us: AtomicU64::new(0),
+            metrics,
+            complaints,
+        })
+    }
+
+    /// The driver below.
+    pub fn node(&self) -> &Arc<dyn Node> {
+        &self.node
+    }
+
+    /// Whether it votes.
+    pub fn is_voting(&self) -> bool {
+        matches!(**self.gate.load(), Gate::Open(_, generation) if generation == self.electorate.generation())
+    }
+
+    /// Its place in this server's list.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether it abstains only until it is marked with another epoch, or that is seen.
+    pub fn is_moving(&self) -> bool {
+        let standing = self.standing.lock();
+        !matches!(*standing, Standing::Voting(_) if self.is_voting())
+            && (matches!(*standing, Standing::Voting(_))
+                || standing.is_quarantined_for(SUSPECTED)
+                || standing.is_quarantined_for(MARKING)
+                || standing.is_quarantined_for(MOVED))
+    }
+
+    /// Whether it votes, and could grant something.
+    pub fn is_able(&self) -> bool {
+        self.is_voting() && self.hindrance.load().is_none()
+    }
+
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
+        self.standing.lock().clone()
+    }
+
+    /// Recent time to an answer.
+    pub fn latency(&self) -> Option<Duration> {
+        match self.latency_us.load(Ordering::Relaxed) {
+            0 => None,
+            us => Some(Duration::from_micros(us)),
+        }
+    }
+
+    /// Asks for a vote, now. Sent before this returns, or not at all.
+    pub fn vote(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
+        // In quarantine it is sent nothing of this that would have to go behind what is kept back.
+        if !self.reserve.is_empty() && self.is_voting() {
+            self.send_kept(now);
+        }
+        self.cast(command, now, to, self.trace(command), false);
+    }
+
+    /// The same, but has a node in quarantine do what those do that vote, so that it has what they have once
+    /// it votes again. Then this is false, and nobody may count its answer.
+    pub fn vote_or_copy(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) -> bool {
+        self.send_kept(now);
+        self.cast(command, now, to, self.trace(command), true)
+    }
+
+    fn trace(&self, command: &Command) -> Option<Box<VoteSpan>> {
+        VoteSpan::begin(self.metrics.node(), command.script.name())
+    }
+
+    /// False where it was sent as a copy.
+    fn cast(
+        self: &Arc<Self>,
+        command: &Arc<Command>,
+        now: Instant,
+        to: Option<Seat>,
+        span: Option<Box<VoteSpan>>,
+        or_copy: bool,
+    ) -> bool {
+        match &**self.gate.load() {
+            Gate::Open(marker, generation) if *generation == self.electorate.generation() => {
+                self.forward(command, Some(Arc::clone(marker)), now, to, span);
+            }
+            // The membership changed since the node was looked at.
+            Gate::Open(..) => {
+                self.wake();
+                if let Some(span) = span {
+                    span.end(NODE_OUTCOMES[node_outcome(Err(&NodeError::Unmarked))], false);
+                }
+                abstain(to, &NodeError::Unmarked);
+            }
+            Gate::Shut(_, Some(marker)) if or_copy => {
+                self.forward(command, Some(Arc::clone(marker)), now, to, span);
+                return false;
+            }
+            Gate::Shut(why, _) => {
+                self.complain(command, why, now);
+                if let Some(span) = span {
+                    span.end(NODE_OUTCOMES[node_outcome(Err(why))], false);
+                }
+                abstain(to, why);
+            }
+        }
+        true
+    }
+
+    /// Asks for a vote on the acquire of `lease` once that is of use, and never where it is
+    /// [withdrawn](Member::withdraw) before; ahead of all that is asked afterwards but releases. Without a
+    /// seat it may be [a copy](Member::vote_or_copy). True where somebody has to
+    /// [look](Member::look_after_kept) again now.
+    pub fn vote_if_of_use(
+        self: &Arc<Self>,
+        lease: LeaseId,
+        command: &Arc<Command>,
+        now: Instant,
+        to: Option<Seat>,
+    ) -> bool {
+        self.unsettled.fetch_add(1, Ordering::Relaxed);
+        self.reserve.keep(lease, command, now, to, || self.trace(command)).unwrap_or_else(|to| {
+            self.send_kept(now);
+            let or_copy = to.is_none();
+            self.cast(command, now, to, self.trace(command), or_copy);
+            self.unsettled.fetch_sub(1, Ordering::Release);
+            false
+        })
+    }
+
+    /// The acquire of this lease is of no use any more. True where the node was not sent it, and votes.
+    pub fn withdraw(&self, lease: &LeaseId) -> bool {
+        let Some(kept) = self.reserve.withdraw(lease) else { return false };
+        let votes = kept.seat.is_some();
+        kept.withdraw();
+        self.unsettled.fetch_sub(1, Ordering::Release);
+        votes
+    }
+
+    /// The acquire of this lease is of use now.
+    pub fn hurry(self: &Arc<Self>, lease: &LeaseId, now: Instant) {
+        self.reserve.send_to(lease, |kept| self.cast_kept(kept, now));
+    }
+
+    /// Sends the acquires that are of use by now, of those that are kept back.
+    pub fn look_after_kept(self: &Arc<Self>, now: Instant) -> Look {
+        self.reserve.look(now, |kept| self.cast_kept(kept, now))
+    }
+
+    /// Whether some acquire came later than the release of its lease, since this was asked the last time.
+    pub fn was_overtaken(&self) -> bool {
+        self.overtaken.swap(false, Ordering::Relaxed)
+    }
+
+    fn send_kept(self: &Arc<Self>, now: Instant) {
+        self.reserve.send_all(|kept| self.cast_kept(kept, now));
+    }
+
+    fn cast_kept(self: &Arc<Self>, kept: Kept, now: Instant) {
+        if kept.is_stale(now) {
+            kept.withdraw();
+        } else {
+            let or_copy = kept.seat.is_none();
+            self.cast(&kept.command, now, kept.seat, kept.span, or_copy);
+        }
+        self.unsettled.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Asks for a vote, and waits for it.
+    ///
+    /// # Errors
+    /// Where the node abstains.
+    pub async fn ask_to_vote(self: &Arc<Self>, command: &Arc<Command>) -> Vote {
+        Ballot::of_one(|seat| self.vote(command, self.clock.now(), Some(seat))).await
+    }
+
+    fn complain(&self, command: &Command, why: &NodeError, now: Instant) {
+        self.complaints.failed(self.metrics.node(), command.script, why, now);
+    }
+
+    /// Sends what needs no marker, now. A release that fails becomes a debt.
+    pub fn tell(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
+        if command.settle.is_some() {
+            // Nothing is changed at a node that is refused. But another server may see it
+            // otherwise, and may have been granted there what is released here.
+            if let Gate::Shut(why @ (NodeError::Down | NodeError::Refused(_)), _) = &**self.gate.load() {
+                self.owe(Arc::clone(command), false);
+                // A node that is only slow may have the acquire before it, on the same connection: there
+                // an undo goes behind that at once. It stays owed all the same, since what this says
+                // comes too early to be the last word.
+                if command.settle.is_some_and(|settle| settle.undo) && matches!(why, NodeError::Down) {
+                    let reply = ReplyTo::new(Arc::clone(command), None, now, None);
+                    self.node.submit(Call { command: Arc::clone(command), marker: None, reply });
+                }
+                return abstain(to, why);
+            }
+        }
+        if command.script != Script::Release {
+            self.send_kept(now);
+        }
+        self.forward(command, None, now, to, self.trace(command));
+    }
+
+    /// Sends what needs no marker, and waits for the answer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn ask(self: &Arc<Self>, command: &Arc<Command>) -> Vote {
+        Ballot::of_one(|seat| self.tell(command, self.clock.now(), Some(seat))).await
+    }
+
+    fn is_reachable(&self) -> bool {
+        !matches!(**self.gate.load(), Gate::Shut(NodeError::Down | NodeError::Refused(_), _))
+    }
+
+    fn forward(
+        self: &Arc<Self>,
+        command: &Arc<Command>,
+        marker: Option<Arc<Marker>>,
+        now: Instant,
+        to: Option<Seat>,
+        span: Option<Box<VoteSpan>>,
+    ) {
+        self.unsettled.fetch_add(1, Ordering::Relaxed);
+        let watcher: Arc<dyn ReplyWatcher> = Arc::clone(self) as _;
+        let reply = ReplyTo::new(Arc::clone(command), Some(watcher), now, to).traced(span);
+        self.node.submit(Call { command: Arc::clone(command), marker, reply });
+    }
+
+    /// Has the keeper look at the node now.
+    fn wake(&self) {
+        self.clocks.wake(self.index).notify_one();
+    }
+
+    /// What its clock says, µs since the epoch, as far as the last look tells. None before that.
+    pub fn clock_us(&self, now: Instant) -> Option<u64> {
+        match self.first_us.load(Ordering::Relaxed) {
+            0 => None,
+            first => {
+                let since = now.saturating_duration_since(self.first_seen).as_micros() as u64;
+                Some(first.saturating_add(since))
+            }
+        }
+    }
+
+    /// Whether its clock has stepped since what was seen of it before.
+    fn watch_clock(&self, sent_at: Instant, now: Instant, node_ms: u64) -> bool {
+        if self.clocks.has_slept(|| self.clock.slept_us(), now) {
+            self.board.lock().drop_rounds();
+        }
+        let sight = self.clocks.saw(self.index, sent_at, now.saturating_duration_since(sent_at), node_ms);
+        if sight == Sight::Steady {
+            return false;
+        }
+        self.stepped.store(true, Ordering::Release);
+        if sight == Sight::Behind {
+            self.hold_step_against(self.index);
+            self.doubt(STEPPED);
+        } else {
+            if self.is_voting() {
+                // What is under way may have begun before this server stood still, and the others are looked at now.
+                self.board.lock().drop_rounds();
+                (0..self.clocks.nodes()).for_each(|i| self.clocks.wake(i).notify_one());
+            }
+            self.doubt(SUSPECTED);
+        }
+        true
+    }
+
+    /// Once: one that runs at a wrong rate steps at every look.
+    fn hold_step_against(&self, i: usize) {
+        let mut board = self.board.lock();
+        if board.doubt(i, STEPPED) {
+            let (node, address) = (format!("n{}", i + 1), board.address(i));
+            tracing::error!(node, address, "the node's clock stepped");
+        }
+    }
+}
+
+impl ReplyWatcher for Member {
+    fn answered(&self, command: &Arc<Command>, sent_at: Instant, now: Instant, mut answer: Vote) -> Vote {
+        let took = now.saturating_duration_since(sent_at);
+        let node_ms = answer.as_ref().ok().map(|answer| answer.node_ms);
+        if let Some(node_ms) = node_ms {
+            // Already the vote that tells of the step was cast by the wrong clock.
+            let stepped = self.watch_clock(sent_at, now, node_ms);
+            if command.script.is_vote() && (stepped || self.stepped.load(Ordering::Acquire)) {
+                answer = Err(NodeError::ClockStepped);
+            }
+        }
+        self.metrics.request(command.script, answer.as_ref().map(|a| a.done), took);
+        match &answer {
+            Ok(_) => {
+                let before = self.latency_us.load(Ordering::Relaxed);
+                let us = (took.as_micros() as u64).max(1);
+                let smoothed = if before == 0 { us } else { (before * 7 + us) / 8 };
+                self.latency_us.store(smoothed.max(1), Ordering::Relaxed);
+                count_undo(Some(command), Undo::Done);
+            }
+            Err(why) => {
+                match why {
+                    NodeError::Timeout | NodeError::Connection(_) => {
+                        self.trouble.store(Some(Arc::new(why.clone())));
+                        self.fail(Standing::Down);
+                    }
+                    NodeError::Unmarked => {
+                        self.doubt(MOVED);
+                    }
+                    NodeError::ClockAhead => self.refused_token.store(true, Ordering::Relaxed),
+                    NodeError::Undone => self.overtaken.store(true, Ordering::Relaxed),
+                    _ => {}
+                }
+                self.complain(command, why, now);
+                if command.script == Script::Release {
+                    // What a node refuses is not repeated for ever. But one that was not reached
+                    // may have the acquire before it still, however long ago that was sent, and one
+                    // that was slow may have had it just before this.
+                    let refused = matches!(why, NodeError::Redis(_) | NodeError::Nonsense);
+                    if !refused || command.settle.is_some_and(|settle| settle.until > sent_at) {
+                        self.owe(Arc::clone(command), refused);
+                        if !refused {
+                            // What is refused now is refused in a moment, too.
+                            self.wake();
+                        }
+                    } else {
+                        count_undo(Some(command), Undo::Expired);
+                    }
+                }
+            }
+        }
+        // Only now: it may have become a debt.
+        self.unsettled.fetch_sub(1, Ordering::Release);
+        answer
+    }
+}
+
+fn abstain(to: Option<Seat>, why: &NodeError) {
+    if let Some(to) = to {
+        to.take(Err(why.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::node::embedded::EmbeddedNode;
+
+    #[test]
+    fn what_fails_while_a_probe_ends_does_not_vote() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let node = Arc::new(EmbeddedNode::new("run-0", Arc::clone(&clock)));
+        let bounds = Bounds { clock_bound_ms: 60_000, fence_retention_ms: 600_000 };
+        let board = Arc::new(Mutex::new(Board::new(vec!["a".into()], 100)));
+        let clocks = Arc::new(ClockWatch::new(1, clock.now()));
+        let member = Member::new(0, node, clock, Keys::new("q"), bounds, board, clocks);
+        // The probe has seen that it votes, and another thread now sees that its clock stepped.
+        member.doubt(STEPPED);
+        member.stand(Standing::Voting("marker".into()), 0);
+        assert!(!member.is_voting());
+    }
+}
