@@ -6,10 +6,11 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use criterion::{Criterion, criterion_group, criterion_main};
-use quorate::api::{App, Limits, Router, router};
+use quorate::api::{App, Limits, router};
 use quorate::clock::{Clock, SystemClock};
 use quorate::domain::{Ask, Keys, LeaseId, Name, Scope, validity_ms};
 use quorate::node::Node;
@@ -18,6 +19,7 @@ use quorate::node::embedded::EmbeddedNode;
 use quorate::quorum::tally::{Count, token_of};
 use quorate::quorum::{Engine, EngineOptions};
 use quorate::service::{Service, WaitLimits};
+use tower::ServiceExt as _;
 
 fn pure(c: &mut Criterion) {
     c.bench_function("tally of five votes, the verdict after each", |b| {
@@ -63,17 +65,17 @@ async fn api() -> Router {
     engine.initialize().await.expect("new nodes can be marked");
     engine.ready_at_start().await.expect("nodes that can be used");
     let limits = WaitLimits { waiters_max: 100, waiters_per_name_max: 100 };
-    router(Arc::new(App {
+    router(App {
         service: Service::new(engine, limits),
         limits: Limits::default(),
         keys: None,
         render_metrics: Arc::new(String::new),
-    }))
+    })
 }
 
 async fn post(api: &Router, path: &str, body: String) -> Vec<u8> {
     let request = Request::post(path).header("content-type", "application/json").body(Body::from(body));
-    let response = api.answer(request.expect("a request")).await;
+    let Ok(response) = api.clone().oneshot(request.expect("a request")).await;
     assert_eq!(response.status(), 200);
     axum::body::to_bytes(response.into_body(), 1 << 16).await.expect("a body").to_vec()
 }

@@ -20,6 +20,7 @@ use self::args::{Cli, Command, HealthcheckArgs, KeyOutput, KeysCommand, OpenapiV
 use self::help::command;
 use self::output::{print, print_answer, print_bytes, wrong};
 use self::questions::{Question, answer, election, fence, get, lock, multilock, semaphore};
+use crate::access;
 use crate::api;
 use crate::client::{Client, Failure, exit};
 use crate::config::{Config, ConfigError, LogFormat, Role, commented_file};
@@ -167,7 +168,7 @@ fn healthcheck(args: &HealthcheckArgs) -> ExitCode {
 }
 
 fn new_key(name: &str, scopes: &[String], prefixes: &[String], output: Option<KeyOutput>) -> ExitCode {
-    let (secret, entry) = match api::auth::new_key(name, scopes, prefixes) {
+    let (secret, entry) = match access::new_key(name, scopes, prefixes) {
         Ok(key) => key,
         Err(cause) => return wrong(exit::USAGE, cause),
     };

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod api;
 pub mod cli;
 pub mod client;

@@ -8,7 +8,6 @@
 pub mod connection;
 pub mod listener;
 pub mod logging;
-mod socket;
 pub mod tls;
 pub mod watch;
 
@@ -20,11 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::api::auth::KeyRing;
+use crate::access::KeyRing;
 use crate::api::{self, App, Limits};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, LogFormat, Role, is_loopback};
@@ -35,7 +33,7 @@ use crate::quorum::{Engine, EngineOptions};
 use crate::service::{Service, WaitLimits};
 use crate::telemetry::{metrics, trace};
 
-use connection::{Hub, Rules};
+use connection::{Connections, Rules};
 use tls::Tls;
 
 /// Kept back from `shutdown_timeout` for the last steps.
@@ -61,7 +59,7 @@ struct Layers {
     engine: Arc<Engine>,
     service: Service,
     keys: Option<Arc<KeyRing>>,
-    router: api::Router,
+    router: axum::Router,
 }
 
 /// Nodes → engine → service → routes, from settings.
@@ -78,6 +76,7 @@ fn assemble(config: &Config) -> Result<Layers, StartError> {
             max_ttl_ms: config.max_ttl.as_millis() as u64,
             max_wait_ms: config.max_wait.as_millis() as u64,
             body_bytes_max: config.body_bytes_max,
+            body_timeout: config.body_timeout,
             streams_max: config.streams_max,
         },
         keys: keys.clone(),
@@ -86,7 +85,7 @@ fn assemble(config: &Config) -> Result<Layers, StartError> {
             metrics().render()
         }),
     };
-    Ok(Layers { engine, service, keys, router: api::router(Arc::new(app)) })
+    Ok(Layers { engine, service, keys, router: api::router(app) })
 }
 
 /// Nodes → engine.
@@ -152,29 +151,32 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
             "the limit of open files allows fewer connections than configured"
         );
     }
-    let hub = Hub::new(layers.router.clone(), rules);
+    let connections = Connections::new(layers.router.clone(), rules);
     // Aborted when this returns, whichever way.
     let mut tasks = JoinSet::new();
-    tasks.spawn(housekeeping(Arc::clone(&hub)));
-    let sweeping = Arc::clone(&hub);
-    tasks.spawn(async move { sweeping.sweep().await });
-    watch_files(&mut tasks, &config, &layers, tls.as_ref(), &signals.reread);
-    let accepting = tasks.spawn(listener::accept(listener, Arc::clone(&hub), tls));
+    watch_files(&mut tasks, &config, &layers, tls.as_ref())
+        .map_err(|cause| StartError::new("cannot receive signals", cause))?;
+    let accepting = tasks.spawn(listener::accept(listener, Arc::clone(&connections), tls));
     announce(&config, role, address);
 
     let first = signals.end().await;
     tracing::info!(
         signal = first.name,
-        connections = hub.connections(),
-        in_flight = hub.in_flight(),
+        connections = connections.count(),
+        in_flight = connections.in_flight(),
         "draining"
     );
     let started = Instant::now();
     layers.service.drain();
-    hub.drain();
+    connections.drain();
     let budget = config.shutdown_timeout.saturating_sub(LAST_STEPS);
     let ending = async {
-        emptied(&hub, budget, || accepting.abort()).await;
+        // The socket stays open for a while, so that probes read "not ready" instead of nothing.
+        if timeout(budget / 2, connections.emptied()).await.is_err() {
+            accepting.abort();
+            // What is left then is cut off by the end of the process, and counted in the log.
+            let _ = timeout(budget / 2, connections.emptied()).await;
+        }
         accepting.abort();
         // A vote that comes late may be a grant that nobody got. What stays ends with its ttl.
         let settled = async {
@@ -194,7 +196,7 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
             return Ok(ExitCode::from(128 + second.number));
         }
     }
-    let left = hub.connections();
+    let left = connections.count();
     tracing::info!(took_ms = started.elapsed().as_millis() as u64, cut_off = left, "ended");
     Ok(ExitCode::SUCCESS)
 }
@@ -226,7 +228,6 @@ fn rules(config: &Config) -> Rules {
         in_flight_max: config.in_flight_max,
         header_bytes_max: config.header_bytes_max,
         header_timeout: config.header_timeout,
-        body_timeout: config.body_timeout,
         idle_timeout: config.idle_timeout,
     }
 }
@@ -237,62 +238,25 @@ fn read_keys(path: &std::path::Path) -> Result<KeyRing, StartError> {
     KeyRing::parse(&text).map_err(|cause| StartError::new(&what, cause))
 }
 
-/// Waits until all connections have ended, at most `budget`. The socket stays open for the
-/// first half of it, so that probes read "not ready" instead of nothing; `close` ends that.
-async fn emptied(hub: &Hub, budget: Duration, close: impl Fn()) {
-    let started = Instant::now();
-    let all_gone = async {
-        while timeout(Duration::from_secs(1), hub.emptied()).await.is_err() {
-            if started.elapsed() > budget / 2 {
-                close();
-            }
-            // Those that came since, and those that still send a head.
-            hub.drain();
-        }
-    };
-    // What is left then is cut off by the end of the process, and counted in the log.
-    let _ = timeout(budget, all_gone).await;
-}
-
-/// Keeps figures of `/metrics` fresh.
-async fn housekeeping(hub: Arc<Hub>) {
-    let mut every = tokio::time::interval(Duration::from_secs(1));
-    loop {
-        every.tick().await;
-        metrics().http_connections.set(hub.connections() as f64);
-        metrics().http_in_flight.set(hub.in_flight() as f64);
-    }
-}
-
 /// Key file and certificates are read again when they change, and on SIGHUP.
 fn watch_files(
     tasks: &mut JoinSet<()>,
     config: &Config,
     layers: &Layers,
     tls: Option<&Arc<Tls>>,
-    reread: &Arc<Notify>,
-) {
-    // Each has a bell of its own; the one of the signal rings all of them.
-    let mut bells = Vec::new();
+) -> std::io::Result<()> {
+    // Also where there is nothing to read: by default the signal ends the process.
+    let hangup = || signal(SignalKind::hangup());
+    drop(hangup()?);
     if let (Some(path), Some(keys)) = (config.api_keys.clone(), layers.keys.clone()) {
-        let bell = Arc::new(Notify::new());
-        bells.push(Arc::clone(&bell));
+        let paths = vec![path.clone()];
         let reload = move || read_keys(&path).map(|ring| keys.replace(ring));
-        let paths = config.api_keys.iter().cloned().collect();
-        tasks.spawn(watch::watch("key file", paths, bell, reload));
+        tasks.spawn(watch::watch("key file", paths, hangup()?, reload));
     }
     if let Some(tls) = tls.cloned() {
-        let bell = Arc::new(Notify::new());
-        bells.push(Arc::clone(&bell));
-        tasks.spawn(watch::watch("certificates", tls.paths(), bell, move || tls.reload()));
+        tasks.spawn(watch::watch("certificates", tls.paths(), hangup()?, move || tls.reload()));
     }
-    let reread = Arc::clone(reread);
-    tasks.spawn(async move {
-        loop {
-            reread.notified().await;
-            bells.iter().for_each(|bell| bell.notify_one());
-        }
-    });
+    Ok(())
 }
 
 /// Says where it listens: in the log, and for `dev`, or wherever people read along, on stdout.
@@ -360,16 +324,13 @@ fn open_files_max() -> usize {
     }
 }
 
-/// The signals of a server.
+/// The signals that end a server.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// Told by SIGHUP.
-    reread: Arc<Notify>,
-    _hangups: JoinSet<()>,
 }
 
-/// A signal that ends the server.
+/// Which of them came.
 struct End {
     name: &'static str,
     number: u8,
@@ -377,21 +338,7 @@ struct End {
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
-        let reread = Arc::new(Notify::new());
-        let mut hangup = signal(SignalKind::hangup())?;
-        let told = Arc::clone(&reread);
-        let mut hangups = JoinSet::new();
-        hangups.spawn(async move {
-            while hangup.recv().await.is_some() {
-                told.notify_one();
-            }
-        });
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            reread,
-            _hangups: hangups,
-        })
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
     async fn end(&mut self) -> End {

@@ -1,239 +1,321 @@
 //! Acquire, extend, release and hold: written once, for locks, multilocks, semaphores and elections.
 //!
-//! A resource says what is asked for ([`Acquires`]) and what its lease looks like ([`Shows`]); the
-//! way there and back is the same.
+//! A resource says what is asked for ([`Acquires`]) and what its lease looks like ([`Shows`]); the way there and
+//! back is the same. The fields that all acquisitions, and all leases, have are declared once, by the macros
+//! below: serde cannot both flatten a struct into others and refuse unknown fields.
 
-use axum::http::HeaderMap;
-use axum::response::Response;
-use serde::Serialize;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use garde::Validate;
+use hyper::body::{Frame, SizeHint};
+use serde::{Deserialize, Serialize};
+use tower_http::request_id::RequestId;
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
-use super::extract::{Ask, Context};
-use super::fields::{Fields, Source};
-use super::problem::Problem;
+use super::fields::{self, Given, within};
+use super::problem::{Kind, Problem};
+use super::request::{Answer, Asked, Json};
 use super::views::Released;
-use super::{Limits, Shared, delivery, streams};
-use crate::domain::{LeaseHandle, Metadata, Owner, RequestId};
-use crate::service::{AcquireOptions, Held, Lease, Note, Target};
+use super::{AppState, Limits, stream};
+use crate::domain::LeaseHandle;
+use crate::service::{AcquireOptions, Granted, Held, Lease, Target};
 
 /// The shortest ttl, in milliseconds.
 pub const TTL_MS_MIN: u64 = 100;
 /// The ttl where none is given, unless the server's longest is shorter.
-const TTL_MS_DEFAULT: u64 = 30_000;
+pub const TTL_MS_DEFAULT: u64 = 30_000;
 
-/// What all acquisitions can say.
-#[derive(Debug, ToSchema)]
-pub struct AcquireTerms {
-    /// Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
-    #[schema(value_type = u64, minimum = 100, required = false, example = 30_000)]
-    pub ttl_ms: u64,
-    /// How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left out: one attempt.
-    #[schema(value_type = u64, minimum = 0, required = false, example = 5000)]
-    pub wait_ms: u64,
-    /// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same.
-    #[schema(value_type = Option<String>, min_length = 8, max_length = 128, pattern = "^[A-Za-z0-9._~:@-]+$")]
-    pub request_id: Option<RequestId>,
-}
-
-impl AcquireTerms {
-    /// Reads them; what is wrong is noted and replaced by a default.
-    pub fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Self {
-        let Limits { max_ttl_ms, max_wait_ms, .. } = *context.limits;
-        Self {
-            ttl_ms: fields
-                .integer("ttl_ms", TTL_MS_MIN..=max_ttl_ms)
-                .unwrap_or(TTL_MS_DEFAULT.min(max_ttl_ms)),
-            wait_ms: fields.integer("wait_ms", 0..=max_wait_ms).unwrap_or(0),
-            request_id: context.request_id(fields),
+/// Declares the body of an acquisition: its own fields, and those that every acquisition has.
+macro_rules! acquisition {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$own:meta])* $field:ident: $type:ty,)* }) => {
+        #[derive(serde::Deserialize, garde::Validate, utoipa::ToSchema)]
+        $(#[$meta])*
+        #[serde(deny_unknown_fields)]
+        #[garde(context($crate::api::Limits as limits))]
+        pub struct $name {
+            $($(#[$own])* $field: $type,)*
+            /// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter.
+            #[garde(dive, custom($crate::api::fields::within($crate::api::leases::TTL_MS_MIN..=limits.max_ttl_ms)))]
+            #[schema(value_type = Option<u64>, minimum = 100, maximum = 300_000, example = 30_000)]
+            ttl_ms: Option<$crate::api::fields::Given<u64>>,
+            /// How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt.
+            #[garde(dive, custom($crate::api::fields::within(0..=limits.max_wait_ms)))]
+            #[schema(value_type = Option<u64>, minimum = 0, maximum = 60_000, example = 5000)]
+            wait_ms: Option<$crate::api::fields::Given<u64>>,
+            /// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same.
+            #[garde(dive)]
+            #[schema(value_type = Option<String>, min_length = 8, max_length = 128, pattern = "^[A-Za-z0-9._~:@-]+$")]
+            request_id: Option<$crate::api::fields::Given<$crate::domain::RequestId>>,
         }
-    }
 
-    /// With what is stored beside the lease.
-    pub fn into_options(self, note: Note) -> AcquireOptions {
-        AcquireOptions { ttl_ms: self.ttl_ms, wait_ms: self.wait_ms, note, request: self.request_id }
-    }
+        impl $name {
+            /// What is asked for, with `note` to be stored beside the lease.
+            fn options(
+                self,
+                limits: &$crate::api::Limits,
+                note: $crate::service::Note,
+            ) -> Result<$crate::service::AcquireOptions, $crate::api::problem::Problem> {
+                use $crate::api::{fields::optional, leases::TTL_MS_DEFAULT};
+                Ok($crate::service::AcquireOptions {
+                    ttl_ms: optional(self.ttl_ms)?.unwrap_or(TTL_MS_DEFAULT.min(limits.max_ttl_ms)),
+                    wait_ms: optional(self.wait_ms)?.unwrap_or(0),
+                    note,
+                    request: optional(self.request_id)?,
+                })
+            }
+        }
+    };
+}
+pub(super) use acquisition;
+
+/// The same for what has an owner: locks, multilocks and semaphores.
+macro_rules! owned_acquisition {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$own:meta])* $field:ident: $type:ty,)* }) => {
+        $crate::api::leases::acquisition! {
+            $(#[$meta])*
+            pub struct $name {
+                $($(#[$own])* $field: $type,)*
+                /// Free label of the holder, shown to everyone who may read the lock or semaphore.
+                #[garde(dive)]
+                #[schema(value_type = Option<String>, max_length = 128)]
+                owner: Option<$crate::api::fields::Given<$crate::domain::Owner>>,
+                #[garde(dive)]
+                #[schema(schema_with = $crate::api::leases::metadata_schema, required = false)]
+                metadata: Option<$crate::api::fields::Given<$crate::domain::Metadata>>,
+            }
+        }
+
+        impl $name {
+            /// What is asked for.
+            fn owned_options(
+                mut self,
+                limits: &$crate::api::Limits,
+            ) -> Result<$crate::service::AcquireOptions, $crate::api::problem::Problem> {
+                use $crate::api::fields::optional;
+                let owner = optional(self.owner.take())?;
+                let metadata = optional(self.metadata.take())?.unwrap_or_default();
+                self.options(limits, $crate::service::Note { owner, metadata, ..Default::default() })
+            }
+        }
+    };
+}
+pub(super) use owned_acquisition;
+
+/// Declares an answer that is a lease: its own fields, and those that every lease has.
+macro_rules! lease_answer {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$own:meta])* $field:ident: $type:ty,)* }) => {
+        #[derive(serde::Serialize, utoipa::ToSchema)]
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$own])* $field: $type,)*
+            /// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again.
+            #[schema(min_length = 46, max_length = 46)]
+            lease_id: String,
+            /// The holder's label.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            #[schema(value_type = Option<String>)]
+            owner: Option<$crate::domain::Owner>,
+            /// Life of the lease without extension, in milliseconds.
+            #[schema(minimum = 100)]
+            ttl_ms: u64,
+            /// How long the holder may rely on the lease, in milliseconds from when the answer was written: the remaining time less an allowance for clock drift.
+            validity_ms: u64,
+            /// When it was acquired. For display only.
+            #[schema(value_type = String, format = DateTime)]
+            acquired_at: $crate::api::views::Timestamp,
+            /// When its validity ends. For display only.
+            #[schema(value_type = String, format = DateTime)]
+            expires_at: $crate::api::views::Timestamp,
+            /// How long the caller waited for it, in milliseconds.
+            waited_ms: u64,
+            /// How many granting rounds were needed.
+            attempts: u32,
+            /// The votes.
+            nodes: $crate::api::views::NodesView,
+        }
+
+        impl $name {
+            /// `lease` as it is now; `wall_ms` is what the wall clock shows.
+            fn new($($field: $type,)* lease: &$crate::service::Lease, wall_ms: u64) -> Self {
+                use $crate::api::views::Timestamp;
+                let validity_ms = lease.validity_ms(tokio::time::Instant::now());
+                Self {
+                    $($field,)*
+                    lease_id: lease.handle.expose(),
+                    owner: lease.note.owner.clone(),
+                    ttl_ms: lease.ttl_ms,
+                    validity_ms,
+                    acquired_at: Timestamp(lease.note.acquired_at_ms),
+                    expires_at: Timestamp(wall_ms.saturating_add(validity_ms)),
+                    waited_ms: lease.waited_ms,
+                    attempts: lease.attempts,
+                    nodes: lease.nodes.into(),
+                }
+            }
+        }
+    };
+}
+pub(super) use lease_answer;
+
+/// The derive macro cannot say how many entries there may be.
+pub(super) fn metadata_schema() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .additional_properties(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .max_properties(Some(16))
+        .description(Some(
+            "Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all.",
+        ))
+        .build()
 }
 
-/// What the holder of a lock or of permits may attach.
-#[derive(ToSchema)]
-pub struct Labels {
-    /// Free label of the holder, shown to everyone who may read the lock or semaphore.
-    #[schema(value_type = Option<String>, max_length = 128)]
-    pub owner: Option<Owner>,
-    /// Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all.
-    #[schema(value_type = BTreeMap<String, String>, required = false)]
-    pub metadata: Metadata,
-}
-
-impl Labels {
-    /// Reads them; what is wrong is noted and left out.
-    pub fn read(fields: &mut Fields<'_>) -> Self {
-        let owner = fields.text("owner", Owner::new);
-        let metadata = fields
-            .map("metadata")
-            .and_then(|map| Metadata::new(map).map_err(|invalid| fields.wrong("metadata", invalid.0)).ok());
-        Self { owner, metadata: metadata.unwrap_or_default() }
+/// The fields that the example of every lease has.
+pub(super) fn lease_example(own: serde_json::Value) -> serde_json::Value {
+    let mut lease = serde_json::json!({
+        "lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000",
+        "ttl_ms": 30_000, "validity_ms": 29_696,
+        "acquired_at": "2026-09-21T14:13:20.000Z", "expires_at": "2026-09-21T14:13:49.696Z",
+        "waited_ms": 0, "attempts": 1,
+        "nodes": {"total": 3, "quorum": 2, "granted": 3, "held": 0, "failed": 0},
+    });
+    if let (Some(lease), serde_json::Value::Object(own)) = (lease.as_object_mut(), own) {
+        lease.extend(own);
     }
-
-    /// What is stored with the lease.
-    pub fn into_options(self, terms: AcquireTerms) -> AcquireOptions {
-        terms.into_options(Note { owner: self.owner, metadata: self.metadata, ..Note::default() })
-    }
+    lease
 }
 
 /// Body of `extend`.
-#[derive(ToSchema)]
+#[derive(Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[garde(context(Limits as limits))]
 #[schema(example = json!({"lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000", "ttl_ms": 30_000}))]
 pub struct Extend {
     /// The secret of the lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
-    pub lease_id: LeaseHandle,
-    /// The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl.
-    #[schema(minimum = 100, example = 30_000)]
-    pub ttl_ms: Option<u64>,
+    #[serde(default)]
+    #[garde(dive)]
+    #[schema(value_type = String, required = true, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
+    pub(super) lease_id: Given<LeaseHandle>,
+    /// The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl.
+    #[garde(dive, custom(within(TTL_MS_MIN..=limits.max_ttl_ms)))]
+    #[schema(value_type = Option<u64>, minimum = 100, maximum = 300_000, example = 30_000)]
+    pub(super) ttl_ms: Option<Given<u64>>,
 }
 
-impl Ask for Extend {
-    const SOURCE: Source = Source::Body;
-
-    fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
-        let lease_id = read_lease_id(fields);
-        let ttl_ms = fields.integer("ttl_ms", TTL_MS_MIN..=context.limits.max_ttl_ms);
-        Some(Self { lease_id: lease_id?, ttl_ms })
-    }
-}
+impl Asked for Extend {}
 
 /// Body of `release` and `resign`.
-#[derive(ToSchema)]
+#[derive(Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[garde(context(Limits))]
 #[schema(example = json!({"lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000"}))]
 pub struct Release {
     /// The secret of the lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
-    pub lease_id: LeaseHandle,
+    #[serde(default)]
+    #[garde(dive)]
+    #[schema(value_type = String, required = true, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
+    pub(super) lease_id: Given<LeaseHandle>,
 }
 
-impl Ask for Release {
-    const SOURCE: Source = Source::Body;
+impl Asked for Release {}
 
-    fn read(fields: &mut Fields<'_>, _: &Context<'_>) -> Option<Self> {
-        read_lease_id(fields).map(|lease_id| Self { lease_id })
-    }
-}
+/// How a lease is shown to its holder: as it is now, with what the wall clock shows.
+pub trait Show<V>: Fn(&Lease, u64) -> V + Send + 'static {}
 
-/// The `lease_id` that must be there.
-pub fn read_lease_id(fields: &mut Fields<'_>) -> Option<LeaseHandle> {
-    let lease_id = fields.text("lease_id", LeaseHandle::parse);
-    fields.require("lease_id", lease_id)
-}
-
-/// How a lease of a target is shown to its holder.
-pub trait Shows: Send + Sync + Unpin + 'static {
-    /// The answer.
-    type View<'a>: Serialize;
-
-    /// `lease` as it is now; `wall_ms` is what the wall clock shows.
-    fn show<'a>(&'a self, lease: &'a Lease, wall_ms: u64) -> Self::View<'a>;
-}
-
-/// What an acquisition asks for.
-pub trait Acquires: Shows {
-    /// What is acquired.
-    fn target(&self) -> Target;
-}
+impl<V, F: Fn(&Lease, u64) -> V + Send + 'static> Show<V> for F {}
 
 /// One try or a wait, and the lease.
-pub async fn acquire(
-    ctx: &Shared,
-    what: impl Acquires,
+pub async fn acquire<V: Serialize>(
+    app: &AppState,
+    target: Target,
     options: AcquireOptions,
-) -> Result<Response, Problem> {
-    let granted = ctx.service.acquire(&what.target(), &options).await?;
-    delivery::lease(granted, |lease| delivery::to_bytes(&what.show(lease, ctx.wall_ms())))
+    show: impl Show<V>,
+) -> Result<NewLease, Problem> {
+    let granted = app.service.acquire(&target, &options).await?;
+    // Only a map with keys that are no strings could fail, and no answer has one.
+    let body = serde_json::to_vec(&show(&granted.lease, app.wall_ms()))
+        .map_err(|_| Problem::from(Kind::Internal))?;
+    Ok(NewLease { body: body.into(), granted: Some(granted) })
 }
 
 /// A lease bound to the connection. Without waiting, a refusal is the plain 409.
-pub async fn hold(
-    ctx: &Shared,
-    headers: &HeaderMap,
-    what: impl Acquires,
+pub async fn hold<V: Serialize + 'static>(
+    app: &AppState,
+    id: RequestId,
+    target: Target,
     options: AcquireOptions,
+    show: impl Show<V>,
 ) -> Result<Response, Problem> {
-    let target = what.target();
-    let slot = ctx.streams.open(Some(target.primitive()))?;
-    let render = streams::held_events(ctx, headers, what);
+    let slot = app.streams.open(Some(target.primitive()))?;
+    let render = stream::held_events(app, id, show);
     if options.wait_ms > 0 {
-        return Ok(streams::held(ctx, slot, ctx.service.hold(target, options), render));
+        return Ok(stream::held(app, slot, app.service.hold(target, options), render));
     }
-    let granted = ctx.service.acquire(&target, &options).await?;
-    Ok(streams::held(ctx, slot, ctx.service.hold_granted(target.held(), granted), render))
+    let granted = app.service.acquire(&target, &options).await?;
+    Ok(stream::held(app, slot, app.service.hold_granted(target.held(), granted), render))
 }
 
 /// The remaining time set anew.
-pub async fn extend(ctx: &Shared, held: Held, shows: impl Shows, asked: Extend) -> Result<Response, Problem> {
-    let lease = ctx.service.extend(&held, asked.lease_id, asked.ttl_ms).await?;
-    delivery::json(&shows.show(&lease, ctx.wall_ms()))
+pub async fn extend<V>(app: &AppState, held: Held, asked: Extend, show: impl Show<V>) -> Answer<V> {
+    let lease = app.service.extend(&held, asked.lease_id.take()?, fields::optional(asked.ttl_ms)?).await?;
+    Ok(Json(show(&lease, app.wall_ms())))
 }
 
 /// Given back.
-pub async fn release(ctx: &Shared, held: Held, asked: Release) -> Result<Response, Problem> {
-    let released = ctx.service.release(&held, asked.lease_id).await?;
-    delivery::json(&Released { released })
+pub async fn release(app: &AppState, held: Held, asked: Release) -> Answer<Released> {
+    Ok(Json(Released { released: app.service.release(&held, asked.lease_id.take()?).await? }))
+}
+
+/// The answer that must not get lost: a new lease. It is kept once the HTTP server has taken the data, and
+/// undone when it is dropped before (docs/protocol.md §1.5).
+pub struct NewLease {
+    body: Bytes,
+    /// `None` from when the data is taken.
+    granted: Option<Granted>,
+}
+
+impl IntoResponse for NewLease {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, "application/json")], Body::new(self)).into_response()
+    }
+}
+
+impl HttpBody for NewLease {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        // hyper does not ask for the end of a body whose length it knows, so this is the moment.
+        Poll::Ready(self.granted.take().map(|granted| {
+            granted.deliver();
+            Ok(Frame::data(std::mem::take(&mut self.body)))
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.granted.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.body.len() as u64)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use serde_json::json;
-
     use super::*;
-    use crate::api::problem::Kind;
-
-    fn terms(limits: Limits, body: &str) -> Result<AcquireTerms, Kind> {
-        let headers = HeaderMap::new();
-        let context = Context { limits: &limits, headers: &headers };
-        let mut fields = Fields::of_body(body.as_bytes());
-        let terms = AcquireTerms::read(&mut fields, &context);
-        fields.finish(Some(terms)).map_err(|problem| problem.kind())
-    }
 
     #[test]
-    fn the_default_ttl_is_thirty_seconds_or_the_longest_where_that_is_shorter() {
-        assert_eq!(terms(Limits::default(), "").unwrap().ttl_ms, 30_000);
-        let short = Limits { max_ttl_ms: 5000, ..Limits::default() };
-        assert_eq!(terms(short, "").unwrap().ttl_ms, 5000);
-        assert_eq!(terms(short, r#"{"ttl_ms":5001}"#).unwrap_err(), Kind::InvalidRequest);
-    }
-
-    #[test]
-    fn the_bounds_of_durations_are_inclusive() {
-        let read = |body: &str| terms(Limits::default(), body).map(|terms| (terms.ttl_ms, terms.wait_ms));
-        assert_eq!(read(r#"{"ttl_ms":100,"wait_ms":0}"#), Ok((100, 0)));
-        assert_eq!(read(r#"{"ttl_ms":300000,"wait_ms":60000}"#), Ok((300_000, 60_000)));
-        for bad in [r#"{"ttl_ms":99}"#, r#"{"ttl_ms":300001}"#, r#"{"wait_ms":60001}"#, r#"{"wait_ms":-1}"#] {
-            assert_eq!(read(bad), Err(Kind::InvalidRequest), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_lease_id_of_impossible_shape_is_invalid_and_not_repeated() {
-        let body = br#"{"lease_id":"hunter2"}"#;
-        let mut fields = Fields::of_body(body);
-        let lease_id = read_lease_id(&mut fields);
-        let problem = fields.finish(lease_id).unwrap_err();
-        assert_eq!(problem.kind(), Kind::InvalidRequest);
-        assert!(!String::from_utf8(problem.to_json("r")).unwrap().contains("hunter2"));
-    }
-
-    #[test]
-    fn metadata_beyond_its_bounds_is_refused() {
-        let many: BTreeMap<String, String> = (0..17).map(|i| (format!("k{i}"), String::new())).collect();
-        let long = BTreeMap::from([("k".to_owned(), "x".repeat(1024))]);
-        for map in [many, long] {
-            let body = json!({ "metadata": map }).to_string();
-            let mut fields = Fields::of_body(body.as_bytes());
-            let labels = Labels::read(&mut fields);
-            assert_eq!(fields.finish(Some(labels.owner)).unwrap_err().kind(), Kind::InvalidRequest);
-        }
+    fn the_lease_id_of_the_examples_has_a_possible_shape() {
+        let lease = lease_example(serde_json::json!({}));
+        assert!(LeaseHandle::parse(lease["lease_id"].as_str().unwrap()).is_ok());
     }
 }

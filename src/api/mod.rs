@@ -1,98 +1,44 @@
-//! HTTP only: the route table, what requests and answers look like, problems, keys, streams, the document.
+//! HTTP only: routes, what requests and answers look like, problems, keys, streams, the document.
 //!
-//! A handler parses, makes one call to the service, and maps the answer; nothing here decides what
-//! a lock means. axum and utoipa appear nowhere else (but where the server is started).
+//! A handler takes typed extractors, makes one call to the service, and returns a typed answer; nothing here
+//! decides what a lock means. axum and utoipa appear nowhere else (but where the server is started).
 //!
-//! - `table`: all routes on one page, below
+//! - [`router`]: all routes and the layers around them, on one page
 //! - `locks`, `multilocks`, `semaphores`, `elections`, `fencing`, `service`: a file per resource
 //! - `leases`: acquire, extend, release and hold, once for all four primitives
-//! - `extract`, `fields`: from a request to what it asks for
-//! - `views`, `delivery`, `streams`: from what the service says to an answer
-//! - `problem`: the only place that knows status codes
-//! - `routes`: from a path and a method to a handler
-//! - `front`: request id, key, metrics and log line around every route
-//! - [`refusals`]: problems at the connection, before there is a route
-//! - [`auth`]: keys, scopes, prefixes
-//! - `openapi`: the document
+//! - `request`, `fields`: from a request to what it asks for
+//! - `views`, `stream`: what answers are made of
+//! - `problem`: the table of everything that can go wrong
+//! - `auth`, `observe`: the layers of our own
+//! - `document`: OpenAPI
 
-pub mod auth;
-mod delivery;
+mod auth;
+mod document;
 mod elections;
-mod extract;
 mod fencing;
 mod fields;
-mod front;
 mod leases;
 mod locks;
 mod multilocks;
-mod openapi;
+mod observe;
 mod problem;
-mod problem_docs;
-pub mod refusals;
-mod routes;
+mod request;
+mod request_id;
+mod router;
 mod semaphores;
 mod service;
-mod streams;
+mod stream;
 mod views;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::http::Method;
-use axum::routing::MethodRouter;
-use utoipa::IntoParams;
-use utoipa::openapi::path::PathItem;
-use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
-use utoipa_axum::routes;
+use crate::access::KeyRing;
+use crate::service::Service;
 
-use self::auth::KeyRing;
-use self::front::Route;
-use self::routes::{Endpoint, Routes, endpoint, streaming};
-use self::streams::Streams;
-use crate::service::{Primitive, Service};
-
-pub use self::front::{Answering, Belated};
-pub use self::openapi::{openapi_3_0_json, openapi_json};
-
-/// All routes.
-fn table(keys: Option<&Arc<KeyRing>>) -> Table<'_> {
-    use Primitive::{Election, Lock, Multilock, Semaphore};
-    let mut t = Table::new(keys);
-    t.acquires(Lock, handlers!(locks::acquire_lock));
-    t.keyed(handlers!(locks::extend_lock));
-    t.keyed(handlers!(locks::release_lock));
-    t.keyed(handlers!(locks::get_lock, locks::force_release_lock));
-    t.keyed(handlers!(locks::list_locks));
-    t.acquires(Lock, handlers!(streaming: locks::hold_lock));
-    t.acquires(Multilock, handlers!(multilocks::acquire_multilock));
-    t.keyed(handlers!(multilocks::extend_multilock));
-    t.keyed(handlers!(multilocks::release_multilock));
-    t.acquires(Semaphore, handlers!(semaphores::acquire_semaphore));
-    t.keyed(handlers!(semaphores::extend_semaphore));
-    t.keyed(handlers!(semaphores::release_semaphore));
-    t.keyed(handlers!(semaphores::get_semaphore));
-    t.acquires(Semaphore, handlers!(streaming: semaphores::hold_semaphore));
-    t.acquires(Election, handlers!(elections::campaign));
-    t.keyed(handlers!(elections::extend_election));
-    t.keyed(handlers!(elections::resign));
-    t.keyed(handlers!(elections::proclaim));
-    t.keyed(handlers!(elections::get_leader));
-    t.keyed(handlers!(elections::observe_election));
-    t.acquires(Election, handlers!(streaming: elections::hold_election));
-    t.keyed(handlers!(fencing::issue_token));
-    t.keyed(handlers!(fencing::check_token));
-    t.keyed(handlers!(fencing::get_fence));
-    t.keyed(handlers!(service::list_nodes));
-    t.open(handlers!(service::get_livez));
-    t.open(handlers!(service::get_readyz));
-    t.open(handlers!(service::get_metrics));
-    t.open(handlers!(service::get_openapi));
-    t.open(handlers!(service::get_openapi_3_0));
-    for path in ["/docs", "/docs/", "/docs/{*file}"] {
-        t.hidden(path, endpoint(|_: State<Shared>, uri| service::get_docs(uri)));
-    }
-    t
-}
+pub use self::document::{openapi_3_0_json, openapi_json};
+use self::router::{AppState, Context};
+pub use self::router::{is_probe, overloaded, router};
 
 /// What [`router`] serves.
 pub struct App {
@@ -106,6 +52,13 @@ pub struct App {
     pub render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
+impl App {
+    /// Milliseconds since the epoch, for display only.
+    fn wall_ms(&self) -> u64 {
+        self.service.wall_ms()
+    }
+}
+
 /// What a request may ask for.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -115,153 +68,37 @@ pub struct Limits {
     pub max_wait_ms: u64,
     /// The longest body, in bytes.
     pub body_bytes_max: usize,
+    /// How long a client may take to send a body.
+    pub body_timeout: Duration,
     /// The most event streams at a time.
     pub streams_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_ttl_ms: 300_000, max_wait_ms: 60_000, body_bytes_max: 64 * 1024, streams_max: 20_000 }
+        Self {
+            max_ttl_ms: 300_000,
+            max_wait_ms: 60_000,
+            body_bytes_max: 64 * 1024,
+            body_timeout: Duration::from_secs(10),
+            streams_max: 20_000,
+        }
     }
 }
 
-/// The API.
-pub fn router(app: Arc<App>) -> Router {
-    let server = Server {
-        service: app.service.clone(),
-        limits: app.limits,
-        keyed: app.keys.is_some(),
-        render_metrics: Arc::clone(&app.render_metrics),
-        streams: Streams::new(app.limits.streams_max),
-    };
-    let routes = table(app.keys.as_ref()).routes;
-    Router(Arc::new((routes, Arc::new(server))))
-}
-
-/// Answers requests.
-#[derive(Clone)]
-pub struct Router(Arc<(Routes<Shared>, Shared)>);
-
-impl Router {
-    /// The answer to any request; to drop it is to leave, as a client does.
-    pub fn answer(&self, request: Request) -> Answering {
-        let (routes, server) = &*self.0;
-        routes.answer(request, server)
-    }
-}
-
-/// What handlers work with.
-struct Server {
-    service: Service,
-    limits: Limits,
-    /// Whether callers are asked for keys: what an open route shows, everybody may see.
-    keyed: bool,
-    render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    streams: Arc<Streams>,
-}
-
-impl Server {
-    /// Milliseconds since the epoch, for display only.
-    fn wall_ms(&self) -> u64 {
-        self.service.wall_ms()
-    }
-}
-
-type Shared = Arc<Server>;
-
-/// The document and the routes, as they are put together.
-struct Table<'a> {
-    keys: Option<&'a Arc<KeyRing>>,
-    document: OpenApiRouter<Shared>,
-    routes: Routes<Shared>,
-}
-
-/// What one path has: its document, and its handlers, by method.
-type Documented = (UtoipaMethodRouter<Shared>, Vec<(Method, Endpoint<Shared>)>);
-
-/// Handlers of one path.
-macro_rules! handlers {
-    (streaming: $handler:path) => {
-        (routes!($handler), vec![(method_of(&routes!($handler)), streaming(endpoint($handler)))])
-    };
-    ($($handler:path),+) => {
-        (routes!($($handler),+), vec![$((method_of(&routes!($handler)), endpoint($handler))),+])
-    };
-}
-use handlers;
-
-/// Of a document of one handler.
-fn method_of((_, paths, _): &UtoipaMethodRouter<Shared>) -> Method {
-    match paths.paths.values().next() {
-        Some(PathItem { get: Some(_), .. }) => Method::GET,
-        Some(PathItem { put: Some(_), .. }) => Method::PUT,
-        Some(PathItem { delete: Some(_), .. }) => Method::DELETE,
-        Some(PathItem { patch: Some(_), .. }) => Method::PATCH,
-        _ => Method::POST,
-    }
-}
-
-impl<'a> Table<'a> {
-    fn new(keys: Option<&'a Arc<KeyRing>>) -> Self {
-        Self { keys, document: OpenApiRouter::with_openapi(openapi::base()), routes: Routes::new() }
-    }
-
-    /// Asks for a key with the scope of the method.
-    fn keyed(&mut self, path: Documented) {
-        self.add(path, self.keys, None);
-    }
-
-    /// The same for a route that acquires, which is counted.
-    fn acquires(&mut self, primitive: Primitive, path: Documented) {
-        self.add(path, self.keys, Some(primitive));
-    }
-
-    /// Asks for no key.
-    fn open(&mut self, path: Documented) {
-        self.add(path, None, None);
-    }
-
-    /// Asks for no key and is not in the document.
-    fn hidden(&mut self, path: &str, get: Endpoint<Shared>) {
-        self.routes.add(Route::new(path, None, None), vec![(Method::GET, get)]);
-    }
-
-    fn add(
-        &mut self,
-        ((schemas, paths, _), methods): Documented,
-        keys: Option<&Arc<KeyRing>>,
-        acquires: Option<Primitive>,
-    ) {
-        let template = paths.paths.keys().next().map_or("", String::as_str);
-        self.routes.add(Route::new(template, keys.cloned(), acquires), methods);
-        // axum's router is not served, only the document is taken from it.
-        let document = std::mem::take(&mut self.document);
-        self.document = document.routes((schemas, paths, MethodRouter::new()));
-    }
-}
-
-/// The name in the path.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Path)]
-#[allow(dead_code)] // For the document; `extract::Call` reads it.
-struct NamePath {
-    /// 1 to 200 characters of `A–Z a–z 0–9 . _ ~ : @ -`, but not `.` or `..`. Hierarchy by `:`.
-    #[param(
-        min_length = 1,
-        max_length = 200,
-        pattern = r"^(\.{0,2}[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*|\.{3}[A-Za-z0-9._~:@-]*)$",
-        example = "orders:42"
-    )]
-    name: String,
-}
+/// What a name looks like.
+const NAME_PATTERN: &str = r"^(\.{0,2}[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*|\.{3}[A-Za-z0-9._~:@-]*)$";
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
     use axum::body::{Body, to_bytes};
     use axum::http::{Request, Response};
     use serde_json::{Value, json};
+    use tower::ServiceExt as _;
 
     use super::*;
+    use crate::access;
     use crate::clock::{Clock, SystemClock};
     use crate::node::Node;
     use crate::node::embedded::EmbeddedNode;
@@ -277,12 +114,12 @@ mod tests {
         engine.start();
         engine.until_available().await;
         let limits = WaitLimits { waiters_max: 100, waiters_per_name_max: 10 };
-        router(Arc::new(App {
+        router(App {
             service: Service::new(engine, limits),
             limits: Limits { streams_max: 1, ..Limits::default() },
             keys: keys.map(Arc::new),
             render_metrics: Arc::new(|| "quorate_build_info 1\n".to_owned()),
-        }))
+        })
     }
 
     async fn ask(api: &Router, method: &str, path: &str, body: Value, key: Option<&str>) -> Response<Body> {
@@ -292,7 +129,7 @@ mod tests {
             request = request.header("authorization", format!("Bearer {key}"));
         }
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
-        api.answer(request.body(body).unwrap()).await
+        api.clone().oneshot(request.body(body).unwrap()).await.unwrap()
     }
 
     async fn post(api: &Router, path: &str, body: Value) -> Response<Body> {
@@ -344,7 +181,7 @@ mod tests {
     #[tokio::test]
     async fn a_key_touches_only_its_names_wherever_they_stand() {
         let scopes = ["read", "lock", "admin"].map(str::to_owned);
-        let (key, entry) = auth::new_key("k", &scopes, &["mine:".to_owned()]).unwrap();
+        let (key, entry) = access::new_key("k", &scopes, &["mine:".to_owned()]).unwrap();
         let api = api(Some(KeyRing::parse(&entry).unwrap())).await;
         for (method, path, body, status) in [
             ("POST", "/v1/locks/mine:a/acquire", json!({}), 200),
@@ -369,7 +206,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_open_routes_answer_without_a_key() {
-        let (_, entry) = auth::new_key("k", &["read".to_owned()], &[]).unwrap();
+        let (_, entry) = access::new_key("k", &["read".to_owned()], &[]).unwrap();
         let api = api(Some(KeyRing::parse(&entry).unwrap())).await;
         let open = ["/livez", "/readyz", "/metrics", "/openapi.json", "/openapi-3.0.json", "/docs", "/docs/"];
         for path in open {

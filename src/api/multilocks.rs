@@ -2,68 +2,54 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::State;
-use axum::response::Response;
-use serde::Serialize;
+use garde::Validate;
+use serde::Deserialize;
 use serde_json::json;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Array, ArrayBuilder, ObjectBuilder, Type};
 
-use super::Shared;
-use super::auth::Key;
-use super::extract::{Ask, Context, Plain};
-use super::fields::{Fields, Source};
-use super::leases::{self, AcquireTerms, Acquires, Extend, Labels, Release, Shows};
+use super::auth;
+use super::document::{LeaseProblems, LockProblems, NodeProblems};
+use super::fields::{self, Given, within};
+use super::leases::{
+    self, Extend, NewLease, Release, Show, TTL_MS_MIN, lease_answer, lease_example, owned_acquisition,
+};
 use super::problem::Problem;
-use super::problem_docs::{LeaseProblems, LockProblems, NodeProblems};
-use super::views::{LeaseTerms, Released, lease_example};
-use crate::domain::{LeaseHandle, Name};
+use super::request::{Answer, Asked, Json};
+use super::views::Released;
+use super::{Context, Limits, NAME_PATTERN};
+use crate::access::Key;
+use crate::domain::{self, LeaseHandle, Name};
 use crate::service::multilocks::{NAMES_MAX, NAMES_MIN};
-use crate::service::{Held, Lease, Target};
+use crate::service::{Held, Target};
 
-/// The names of a multilock.
-pub struct Multilock(pub Vec<Name>);
-
-/// A lease of several locks.
-#[derive(Serialize, ToSchema)]
-#[schema(example = json!(lease_example(json!({
-    "names": ["accounts:7", "accounts:9"], "owner": "worker-7",
-    "fencing_tokens": {"accounts:7": 1_790_000_000_000_000_u64, "accounts:9": 1_790_000_000_000_000_u64},
-}))))]
-pub struct MultilockLease<'a> {
-    /// The locks, in the order of the request.
-    #[schema(value_type = Vec<String>)]
-    names: Vec<&'a str>,
-    /// The fencing token of each name: greater than that of every earlier lease of the name.
-    #[schema(value_type = BTreeMap<String, i64>)]
-    fencing_tokens: BTreeMap<&'a str, u64>,
-    #[serde(flatten)]
-    terms: LeaseTerms<'a>,
+lease_answer! {
+    /// A lease of several locks.
+    #[schema(example = json!(lease_example(json!({
+        "names": ["accounts:7", "accounts:9"], "owner": "worker-7",
+        "fencing_tokens": {"accounts:7": 1_790_000_000_000_000_u64, "accounts:9": 1_790_000_000_000_000_u64},
+    }))))]
+    pub struct MultilockLease {
+        /// The locks, in the order of the request.
+        #[schema(value_type = Vec<String>)]
+        names: Vec<Name>,
+        /// The fencing token of each name: greater than that of every earlier lease of the name.
+        #[schema(value_type = BTreeMap<String, i64>)]
+        fencing_tokens: BTreeMap<String, u64>,
+    }
 }
 
-impl Shows for Multilock {
-    type View<'a> = MultilockLease<'a>;
-
-    fn show<'a>(&'a self, lease: &'a Lease, wall_ms: u64) -> MultilockLease<'a> {
+/// How a lease of several locks is shown.
+pub(super) fn show(names: Vec<Name>) -> impl Show<MultilockLease> {
+    move |lease, wall_ms| {
         let token = lease.handle.token.get();
-        MultilockLease {
-            names: self.0.iter().map(Name::as_str).collect(),
-            fencing_tokens: self.0.iter().map(|name| (name.as_str(), token)).collect(),
-            terms: LeaseTerms::new(lease, wall_ms),
-        }
+        let tokens = names.iter().map(|name| (name.to_string(), token)).collect();
+        MultilockLease::new(names.clone(), tokens, lease, wall_ms)
     }
 }
 
-impl Acquires for Multilock {
-    fn target(&self) -> Target {
-        Target::Multilock(self.0.clone())
-    }
-}
-
-fn read_names(fields: &mut Fields<'_>) -> Option<Vec<Name>> {
-    let names = fields.names("names", NAMES_MIN..=NAMES_MAX);
-    fields.require("names", names)
-}
+/// Names as they came.
+type Names = Vec<Given<Name>>;
 
 /// The items as the name in a path is; the derive macro can describe the array only.
 fn names_schema() -> Array {
@@ -71,40 +57,49 @@ fn names_schema() -> Array {
         .schema_type(Type::String)
         .min_length(Some(1))
         .max_length(Some(200))
-        .pattern(Some(r"^(\.{0,2}[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*|\.{3}[A-Za-z0-9._~:@-]*)$"));
+        .pattern(Some(NAME_PATTERN));
     ArrayBuilder::new()
         .items(name)
-        .min_items(Some(2))
-        .max_items(Some(64))
+        .min_items(Some(NAMES_MIN))
+        .max_items(Some(NAMES_MAX))
         .unique_items(true)
         .description(Some("The names of the locks: 2 to 64, all different, in any order."))
         .build()
 }
 
-fn permit_all(names: &[Name], key: &Key) -> Result<(), Problem> {
-    names.iter().try_for_each(|name| key.permit(name))
+/// A rule for garde: as many names as may be, all different.
+fn distinct(names: &Names, _: &Limits) -> garde::Result {
+    if !(NAMES_MIN..=NAMES_MAX).contains(&names.len()) {
+        return Err(garde::Error::new(format!("must have {NAMES_MIN} to {NAMES_MAX} names")));
+    }
+    let twice = |(i, name): (usize, &Given<Name>)| {
+        let name = name.get()?;
+        names[..i].iter().any(|before| before.get() == Some(name)).then(|| name.to_string())
+    };
+    match names.iter().enumerate().find_map(twice) {
+        Some(name) => Err(garde::Error::new(format!("has {name} twice"))),
+        None => Ok(()),
+    }
 }
 
-/// Body of `acquire`.
-#[derive(ToSchema)]
-#[schema(example = json!({"names": ["accounts:7", "accounts:9"], "ttl_ms": 30_000, "wait_ms": 5000, "owner": "worker-7"}))]
-pub struct AcquireMultilock {
-    /// The locks: 2 to 64 distinct names, in any order.
-    #[schema(schema_with = names_schema)]
-    names: Vec<Name>,
-    #[serde(flatten)]
-    terms: AcquireTerms,
-    #[serde(flatten)]
-    labels: Labels,
+fn permit_all(names: &Names, key: &Key) -> Result<(), Problem> {
+    names.iter().filter_map(Given::get).try_for_each(|name| auth::permit(key, name))
 }
 
-impl Ask for AcquireMultilock {
-    const SOURCE: Source = Source::Body;
+owned_acquisition! {
+    /// Body of `acquire`.
+    #[schema(example = json!({"names": ["accounts:7", "accounts:9"], "ttl_ms": 30_000, "wait_ms": 5000, "owner": "worker-7"}))]
+    pub struct AcquireMultilock {
+        #[serde(default)]
+        #[garde(dive, custom(distinct))]
+        #[schema(schema_with = names_schema, required = true)]
+        names: Names,
+    }
+}
 
-    fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
-        let names = read_names(fields);
-        let (terms, labels) = (AcquireTerms::read(fields, context), Labels::read(fields));
-        Some(Self { names: names?, terms, labels })
+impl Asked for AcquireMultilock {
+    fn request_id(&mut self) -> Option<&mut Option<Given<domain::RequestId>>> {
+        Some(&mut self.request_id)
     }
 
     fn permit(&self, key: &Key) -> Result<(), Problem> {
@@ -113,55 +108,54 @@ impl Ask for AcquireMultilock {
 }
 
 /// Body of `extend`.
-#[derive(ToSchema)]
+#[derive(Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[garde(context(Limits as limits))]
 #[schema(example = json!({"names": ["accounts:7", "accounts:9"], "lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000", "ttl_ms": 30_000}))]
 pub struct ExtendMultilock {
-    /// All names of the lease, in any order.
-    #[schema(schema_with = names_schema)]
-    names: Vec<Name>,
-    #[serde(flatten)]
-    extend: Extend,
+    #[serde(default)]
+    #[garde(dive, custom(distinct))]
+    #[schema(schema_with = names_schema, required = true)]
+    names: Names,
+    /// The secret of the lease.
+    #[serde(default)]
+    #[garde(dive)]
+    #[schema(value_type = String, required = true, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
+    lease_id: Given<LeaseHandle>,
+    /// The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl.
+    #[garde(dive, custom(within(TTL_MS_MIN..=limits.max_ttl_ms)))]
+    #[schema(value_type = Option<u64>, minimum = 100, maximum = 300_000, example = 30_000)]
+    ttl_ms: Option<Given<u64>>,
 }
 
-impl Ask for ExtendMultilock {
-    const SOURCE: Source = Source::Body;
-
-    fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
-        let names = read_names(fields);
-        let extend = Extend::read(fields, context);
-        Some(Self { names: names?, extend: extend? })
-    }
-
+impl Asked for ExtendMultilock {
     fn permit(&self, key: &Key) -> Result<(), Problem> {
         permit_all(&self.names, key)
     }
 }
 
 /// Body of `release`.
-#[derive(ToSchema)]
+#[derive(Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[garde(context(Limits as limits))]
 #[schema(example = json!({"names": ["accounts:7", "accounts:9"], "lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000"}))]
 pub struct ReleaseMultilock {
-    /// All names of the lease, in any order.
-    #[schema(schema_with = names_schema)]
-    names: Vec<Name>,
+    #[serde(default)]
+    #[garde(dive, custom(distinct))]
+    #[schema(schema_with = names_schema, required = true)]
+    names: Names,
     /// The secret of the lease.
-    #[schema(value_type = String, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
-    lease_id: LeaseHandle,
+    #[serde(default)]
+    #[garde(dive)]
+    #[schema(value_type = String, required = true, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
+    lease_id: Given<LeaseHandle>,
     /// Without effect: so that the body of `extend` is one of `release`, too.
-    #[schema(minimum = 100, example = 30_000)]
-    #[expect(dead_code, reason = "its bounds hold all the same")]
-    ttl_ms: Option<u64>,
+    #[garde(dive, custom(within(TTL_MS_MIN..=limits.max_ttl_ms)))]
+    #[schema(value_type = Option<u64>, minimum = 100, maximum = 300_000, example = 30_000)]
+    ttl_ms: Option<Given<u64>>,
 }
 
-impl Ask for ReleaseMultilock {
-    const SOURCE: Source = Source::Body;
-
-    fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
-        let names = read_names(fields);
-        let Extend { lease_id, ttl_ms } = Extend::read(fields, context)?;
-        Some(Self { names: names?, lease_id, ttl_ms })
-    }
-
+impl Asked for ReleaseMultilock {
     fn permit(&self, key: &Key) -> Result<(), Problem> {
         permit_all(&self.names, key)
     }
@@ -170,53 +164,38 @@ impl Ask for ReleaseMultilock {
 /// Acquire several locks at once.
 ///
 /// All or nothing, under one lease, and without deadlock in any order of names. The members are ordinary locks: they exclude single locks of the same names.
-#[utoipa::path(
-    post,
-    path = "/v1/multilocks/acquire",
-    operation_id = "acquireMultilock",
-    tag = "multilocks",
-    request_body = AcquireMultilock,
-    responses((status = 200, description = "All granted, each by a quorum of nodes.", body = MultilockLease), LockProblems)
-)]
-pub(super) async fn acquire_multilock(
-    State(ctx): State<Shared>,
-    Plain(AcquireMultilock { names, terms, labels }): Plain<AcquireMultilock>,
-) -> Result<Response, Problem> {
-    leases::acquire(&ctx, Multilock(names), labels.into_options(terms)).await
+#[utoipa::path(post, path = "/v1/multilocks/acquire", request_body = AcquireMultilock,
+    responses((status = 200, description = "All granted, each by a quorum of nodes.", body = MultilockLease), LockProblems))]
+pub async fn acquire_multilock(
+    app: Context,
+    Json(mut asked): Json<AcquireMultilock>,
+) -> Result<NewLease, Problem> {
+    let names = fields::all(std::mem::take(&mut asked.names))?;
+    let options = asked.owned_options(&app.limits)?;
+    leases::acquire(&app, Target::Multilock(names.clone()), options, show(names)).await
 }
 
 /// Extend a lease of several locks.
 ///
 /// Sets the remaining time of all locks to `ttl_ms`; it is not added to what remains. If one lock is lost, or a name is given that the lease does not cover, the lease is lost and the other locks are released. A lock whose name is left out keeps its remaining time.
-#[utoipa::path(
-    post,
-    path = "/v1/multilocks/extend",
-    operation_id = "extendMultilock",
-    tag = "multilocks",
-    request_body = ExtendMultilock,
-    responses((status = 200, description = "The lease as it is now.", body = MultilockLease), LeaseProblems)
-)]
-pub(super) async fn extend_multilock(
-    State(ctx): State<Shared>,
-    Plain(ExtendMultilock { names, extend }): Plain<ExtendMultilock>,
-) -> Result<Response, Problem> {
-    leases::extend(&ctx, Held::Multilock(names.clone()), Multilock(names), extend).await
+#[utoipa::path(post, path = "/v1/multilocks/extend", request_body = ExtendMultilock,
+    responses((status = 200, description = "The lease as it is now.", body = MultilockLease), LeaseProblems))]
+pub async fn extend_multilock(
+    app: Context,
+    Json(ExtendMultilock { names, lease_id, ttl_ms }): Json<ExtendMultilock>,
+) -> Answer<MultilockLease> {
+    let names = fields::all(names)?;
+    leases::extend(&app, Held::Multilock(names.clone()), Extend { lease_id, ttl_ms }, show(names)).await
 }
 
 /// Release several locks.
 ///
 /// Idempotent: for a lease that is not held any more the answer is `released: false`. A lock whose name is left out stays held until its ttl ends.
-#[utoipa::path(
-    post,
-    path = "/v1/multilocks/release",
-    operation_id = "releaseMultilock",
-    tag = "multilocks",
-    request_body = ReleaseMultilock,
-    responses((status = 200, description = "Whether the lease was held until now.", body = Released), NodeProblems)
-)]
-pub(super) async fn release_multilock(
-    State(ctx): State<Shared>,
-    Plain(ReleaseMultilock { names, lease_id, .. }): Plain<ReleaseMultilock>,
-) -> Result<Response, Problem> {
-    leases::release(&ctx, Held::Multilock(names), Release { lease_id }).await
+#[utoipa::path(post, path = "/v1/multilocks/release", request_body = ReleaseMultilock,
+    responses((status = 200, description = "Whether the lease was held until now.", body = Released), NodeProblems))]
+pub async fn release_multilock(
+    app: Context,
+    Json(ReleaseMultilock { names, lease_id, .. }): Json<ReleaseMultilock>,
+) -> Answer<Released> {
+    leases::release(&app, Held::Multilock(fields::all(names)?), Release { lease_id }).await
 }

@@ -1,21 +1,21 @@
-//! The only place that turns an error into HTTP: status, `code`, title, extra members, headers.
+//! Problems: one table says which kinds there are, and answers, OpenAPI responses and examples come from it.
 //!
-//! A [`Problem`] is answered as `application/problem+json` (RFC 9457). A handler returns it
-//! without its `request_id`; [`super::front`], which knows the id, writes it out. Texts here are
-//! for the caller: what happened and what to do, never what broke inside.
+//! A [`Problem`] is answered as `application/problem+json` (RFC 9457). A handler returns it without its
+//! `request_id`; [`super::observe`], which knows the id, writes it out. Texts are for the caller: they say what
+//! happened and what to do, never what broke inside.
 
 use std::borrow::Cow;
 
 use axum::body::Body;
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::views::{HolderView, NodesView};
-use crate::service::{Primitive, ServiceError};
+use crate::service::{Nodes, Primitive, ServiceError};
 
 /// Media type of every answer that is not 2xx.
 pub const MEDIA_TYPE: &str = "application/problem+json";
@@ -23,130 +23,132 @@ pub const MEDIA_TYPE: &str = "application/problem+json";
 /// What a request without a key is asked for. RFC 6750 demands one parameter at least.
 pub(super) const CHALLENGE: &str = r#"Bearer realm="quorate""#;
 
-const HEAD_TOO_LARGE: &str = "Fewer or shorter headers, or a shorter target, would do.";
-const OVERLOADED: &str =
-    "As many clients as configured are being served. Try again, here or at another server.";
+/// When to come back after a refusal that knows nothing better.
+const RETRY_AFTER_MS: u64 = 1000;
 
-/// What went wrong, as the contract names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Malformed JSON, a bad name, a value out of range, an unknown field.
-    InvalidRequest,
-    /// Missing or unknown key.
-    Unauthenticated,
-    /// The key lacks the scope or the name, or another site's page asks.
-    Forbidden,
-    /// No such route.
-    NotFound,
-    /// The route has other methods.
-    MethodNotAllowed,
-    /// The body is too long.
-    PayloadTooLarge,
-    /// The head is too large.
-    HeadTooLarge,
-    /// The body is not declared as JSON.
-    UnsupportedMediaType,
-    /// A lock, or one of several, is held by someone else.
-    LockHeld,
-    /// Too few permits are free.
-    SemaphoreFull,
-    /// Someone else leads.
-    ElectionLost,
-    /// The lease is not held any more.
-    LeaseLost,
-    /// A later token has been issued.
-    StaleToken,
-    /// The waiting room, or the room for streams, is full.
-    TooManyWaiters,
-    /// Fewer than a quorum of nodes answered.
-    QuorumUnavailable,
-    /// The server drains.
-    ShuttingDown,
-    /// The server serves as many as it may.
-    Overloaded,
-    /// A bug.
-    Internal,
+/// One kind of problem.
+struct Row {
+    status: u16,
+    code: &'static str,
+    title: &'static str,
+    /// For the document: when it is answered.
+    meaning: &'static str,
+    /// The `detail` where there is nothing to say of the case at hand, and in the example.
+    detail: &'static str,
+}
+
+/// The table: kind, status, code, title; its meaning; its usual detail; the members that its example has more.
+macro_rules! kinds {
+    ($($kind:ident $status:literal $code:literal $title:literal: $meaning:literal, $detail:literal, $more:tt;)+) => {
+        /// What went wrong, as the contract names it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Kind { $(#[doc = $meaning] $kind),+ }
+
+        impl Kind {
+            /// All of them.
+            #[cfg(test)]
+            pub const ALL: &[Self] = &[$(Self::$kind),+];
+
+            const fn row(self) -> Row {
+                match self {
+                    $(Self::$kind => Row {
+                        status: $status,
+                        code: $code,
+                        title: $title,
+                        meaning: $meaning,
+                        detail: $detail,
+                    }),+
+                }
+            }
+
+            /// What an example has besides the members of every problem.
+            fn example_members(self) -> Value {
+                match self { $(Self::$kind => json!($more)),+ }
+            }
+        }
+    };
+}
+
+kinds! {
+    InvalidRequest 400 "invalid_request" "The request is not valid":
+        "malformed JSON, a bad name, a value out of range, an unknown field. `errors` tells which and why.",
+        "ttl_ms must be between 100 and 300000",
+        {"errors": [{"field": "ttl_ms", "message": "must be between 100 and 300000"}]};
+    Unauthenticated 401 "unauthenticated" "An API key is needed":
+        "the server requires an API key, and none or an unknown one was sent.",
+        "Send the header Authorization: Bearer SECRET.", {};
+    Forbidden 403 "forbidden" "This is not allowed":
+        "the API key lacks the scope, or may not touch the name. Or, where no key is asked for, a browser sent this for a page of another site.",
+        "The key lacks the scope lock.", {};
+    NotFound 404 "not_found" "There is no such route":
+        "there is no such route, e.g. because the name has an unescaped slash. A lock or other resource that nobody uses is not a 404.",
+        "No route has this path; /openapi.json lists all of them.", {};
+    MethodNotAllowed 405 "method_not_allowed" "The route does not have this method":
+        "the route has other methods, which the header `Allow` lists.",
+        "The header Allow lists the methods that this route has.", {};
+    PayloadTooLarge 413 "payload_too_large" "The body is too long":
+        "the body is longer than the server takes (64 KiB unless set otherwise).",
+        "A body may have at most 65536 bytes.", {};
+    UnsupportedMediaType 415 "unsupported_media_type" "The body must be application/json":
+        "the body is declared as something other than JSON, or as compressed.",
+        "Send the header Content-Type: application/json.", {};
+    LockHeld 409 "lock_held" "The lock is held by someone else":
+        "not granted within `wait_ms`. `holder` is left out if no single lease has a quorum.",
+        "The lock is held by someone else.",
+        {"holder": {"owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345},
+         "retry_after_ms": 1000, "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0}};
+    SemaphoreFull 409 "semaphore_full" "Too few permits are free":
+        "not granted within `wait_ms`.",
+        "Too few permits are free for this request and those that wait before it.",
+        {"holders": [{"slots": [0, 3], "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345}],
+         "retry_after_ms": 1000, "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0}};
+    ElectionLost 409 "election_lost" "Someone else leads":
+        "not elected within `wait_ms`. `holder` is left out if no single lease has a quorum.",
+        "Someone else leads.",
+        {"holder": {"candidate": "host-2", "value": "10.0.0.2:7000", "term": 1_790_000_000_000_000_u64, "remaining_ms": 12_345},
+         "retry_after_ms": 1000, "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0}};
+    LeaseLost 409 "lease_lost" "The lease is not held any more":
+        "the lease is not held any more.",
+        "The lease expired, was released, or its nodes lost it: stop what it protects.",
+        {"nodes": {"total": 3, "quorum": 2, "granted": 1, "held": 0, "failed": 2}};
+    StaleToken 409 "stale_token" "A later token has been issued":
+        "a later token has been issued.",
+        "A later token has been issued: the holder of this one must not write any more.",
+        {"highest_token": 1_790_000_000_000_042_u64};
+    TooManyWaiters 429 "too_many_waiters" "Too many are waiting already":
+        "the queue is full, or the limit of event streams is reached.",
+        "The queue is full; come back later.", {"retry_after_ms": 1000};
+    QuorumUnavailable 503 "quorum_unavailable" "Fewer than a quorum of nodes answered":
+        "fewer than a quorum of nodes answered; nothing was granted and nothing is left behind.",
+        "Too few of the 3 nodes voted to reach a quorum of 2; GET /v1/nodes may tell why.",
+        {"retry_after_ms": 1000, "nodes": {"total": 3, "quorum": 2, "granted": 1, "held": 0, "failed": 2}};
+    ShuttingDown 503 "shutting_down" "The server is shutting down":
+        "this server drains.",
+        "This server takes no new work; another one, or this one after its restart, will.",
+        {"retry_after_ms": 1000};
+    Overloaded 503 "overloaded" "The server serves as many as it may":
+        "the server has reached its limit of clients.",
+        "As many clients as configured are being served. Try again, here or at another server.",
+        {"retry_after_ms": 1000};
+    Internal 500 "internal" "The server made a mistake":
+        "a bug.",
+        "This is a bug in the server; its log has more under the request id.", {};
 }
 
 impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 18] = [
-        Self::InvalidRequest,
-        Self::Unauthenticated,
-        Self::Forbidden,
-        Self::NotFound,
-        Self::MethodNotAllowed,
-        Self::PayloadTooLarge,
-        Self::HeadTooLarge,
-        Self::UnsupportedMediaType,
-        Self::LockHeld,
-        Self::SemaphoreFull,
-        Self::ElectionLost,
-        Self::LeaseLost,
-        Self::StaleToken,
-        Self::TooManyWaiters,
-        Self::QuorumUnavailable,
-        Self::ShuttingDown,
-        Self::Overloaded,
-        Self::Internal,
-    ];
-
-    /// Status, `type` and title. The `code` is the last segment of the `type`.
-    const fn row(self) -> (StatusCode, &'static str, &'static str) {
-        use StatusCode as S;
-        match self {
-            Self::InvalidRequest => (S::BAD_REQUEST, "/problems/invalid_request", "The request is not valid"),
-            Self::Unauthenticated => (S::UNAUTHORIZED, "/problems/unauthenticated", "An API key is needed"),
-            Self::Forbidden => (S::FORBIDDEN, "/problems/forbidden", "This is not allowed"),
-            Self::NotFound => (S::NOT_FOUND, "/problems/not_found", "There is no such route"),
-            Self::MethodNotAllowed => {
-                (S::METHOD_NOT_ALLOWED, "/problems/method_not_allowed", "The route does not have this method")
-            }
-            Self::PayloadTooLarge => {
-                (S::PAYLOAD_TOO_LARGE, "/problems/payload_too_large", "The body is too long")
-            }
-            Self::HeadTooLarge => (
-                S::REQUEST_HEADER_FIELDS_TOO_LARGE,
-                "/problems/head_too_large",
-                "The head of the request is too large",
-            ),
-            Self::UnsupportedMediaType => (
-                S::UNSUPPORTED_MEDIA_TYPE,
-                "/problems/unsupported_media_type",
-                "The body must be application/json",
-            ),
-            Self::LockHeld => (S::CONFLICT, "/problems/lock_held", "The lock is held by someone else"),
-            Self::SemaphoreFull => (S::CONFLICT, "/problems/semaphore_full", "Too few permits are free"),
-            Self::ElectionLost => (S::CONFLICT, "/problems/election_lost", "Someone else leads"),
-            Self::LeaseLost => (S::CONFLICT, "/problems/lease_lost", "The lease is not held any more"),
-            Self::StaleToken => (S::CONFLICT, "/problems/stale_token", "A later token has been issued"),
-            Self::TooManyWaiters => {
-                (S::TOO_MANY_REQUESTS, "/problems/too_many_waiters", "Too many are waiting already")
-            }
-            Self::QuorumUnavailable => (
-                S::SERVICE_UNAVAILABLE,
-                "/problems/quorum_unavailable",
-                "Fewer than a quorum of nodes answered",
-            ),
-            Self::ShuttingDown => {
-                (S::SERVICE_UNAVAILABLE, "/problems/shutting_down", "The server is shutting down")
-            }
-            Self::Overloaded => {
-                (S::SERVICE_UNAVAILABLE, "/problems/overloaded", "The server serves as many as it may")
-            }
-            Self::Internal => (S::INTERNAL_SERVER_ERROR, "/problems/internal", "The server made a mistake"),
-        }
-    }
-
     /// The status it is answered with.
-    pub const fn status(self) -> StatusCode {
-        self.row().0
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     /// The `code`, by which programs tell problems apart.
-    pub fn code(self) -> &'static str {
-        let about = self.row().1;
-        about.strip_prefix("/problems/").unwrap_or(about)
+    pub const fn code(self) -> &'static str {
+        self.row().code
+    }
+
+    /// When it is answered, for the document.
+    pub(super) const fn meaning(self) -> &'static str {
+        self.row().meaning
     }
 
     /// For a status that something below the handlers answered with.
@@ -154,18 +156,28 @@ impl Kind {
         match status {
             StatusCode::NOT_FOUND => Self::NotFound,
             StatusCode::METHOD_NOT_ALLOWED => Self::MethodNotAllowed,
-            StatusCode::PAYLOAD_TOO_LARGE => Self::PayloadTooLarge,
-            StatusCode::UNSUPPORTED_MEDIA_TYPE => Self::UnsupportedMediaType,
             status if status.is_client_error() => Self::InvalidRequest,
             _ => Self::Internal,
         }
+    }
+
+    /// What the problem looks like, for the document.
+    pub(super) fn example(self) -> Value {
+        let problem = Problem::new(self, self.row().detail);
+        // Written by us a line ago.
+        let mut example: Value =
+            serde_json::from_slice(&problem.to_json("7f3a9c21-0000002a")).unwrap_or_default();
+        if let (Some(example), Value::Object(more)) = (example.as_object_mut(), self.example_members()) {
+            example.extend(more);
+        }
+        example
     }
 }
 
 /// One thing that is wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldError {
-    /// What is wrong: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path, a query parameter, a header, or `head` or `body` as a whole.
+    /// What is wrong: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path, a query parameter, a header, or `body` as a whole.
     #[schema(example = "ttl_ms")]
     pub field: Cow<'static, str>,
     /// Why it is wrong.
@@ -173,20 +185,40 @@ pub struct FieldError {
     pub message: Cow<'static, str>,
 }
 
-/// A failure on its way to the client.
-#[derive(Debug, Clone)]
-pub struct Problem(Box<Inner>);
-
-#[derive(Debug, Clone)]
-struct Inner {
-    kind: Kind,
-    detail: Cow<'static, str>,
-    more: More,
+impl FieldError {
+    /// `field` is wrong, and why.
+    pub fn new(field: impl Into<Cow<'static, str>>, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
 }
 
-/// The members beyond those that every problem has.
-#[derive(Debug, Clone, Default, Serialize, ToSchema)]
-struct More {
+/// A failure on its way to the client.
+#[derive(Debug, Clone)]
+pub struct Problem(Box<ProblemView>);
+
+/// Every answer that is not 2xx (RFC 9457). Which of the members after `request_id` are present depends on `code`.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Problem, example = json!(Kind::LockHeld.example()))]
+pub(super) struct ProblemView {
+    #[serde(skip)]
+    of: Kind,
+    /// URI reference of this kind of problem.
+    #[serde(rename = "type")]
+    #[schema(example = "/problems/lock_held")]
+    kind: String,
+    /// Short text, the same for every problem of this kind.
+    #[schema(example = "The lock is held by someone else")]
+    title: &'static str,
+    /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599, example = 409)]
+    status: u16,
+    /// What happened in this case, for people.
+    detail: Cow<'static, str>,
+    /// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
+    #[schema(example = "lock_held")]
+    code: &'static str,
+    /// The request's `X-Request-Id`, which is also in the server's log.
+    request_id: String,
     /// `invalid_request`: all errors that can be found at once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
@@ -199,55 +231,46 @@ struct More {
     holders: Option<Vec<HolderView>>,
     /// When to try again, in milliseconds. The header `Retry-After` has the same in whole seconds, rounded up.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0)]
     retry_after_ms: Option<u64>,
     /// `stale_token`: the highest token known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     highest_token: Option<u64>,
     /// The answers of the nodes, counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<NodesView>,
-    /// The header of that name.
-    #[serde(skip)]
-    allow: Option<HeaderValue>,
     /// The header `WWW-Authenticate`.
     #[serde(skip)]
     challenge: Option<&'static str>,
 }
 
-/// Every answer that is not 2xx (RFC 9457). Which of the members after `request_id` are present depends on `code`.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Problem, example = json!(example(Kind::LockHeld)))]
-pub(super) struct ProblemView<'a> {
-    /// URI reference of this kind of problem.
-    #[serde(rename = "type")]
-    #[schema(example = "/problems/lock_held")]
-    kind: &'a str,
-    /// Short text, the same for every problem of this kind.
-    #[schema(example = "The lock is held by someone else")]
-    title: &'a str,
-    /// The HTTP status.
-    #[schema(minimum = 400, maximum = 599, example = 409)]
-    status: u16,
-    /// What happened in this case, for people.
-    detail: &'a str,
-    /// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `head_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
-    #[schema(example = "lock_held")]
-    code: &'a str,
-    /// The request's `X-Request-Id`, which is also in the server's log.
-    request_id: &'a str,
-    #[serde(flatten)]
-    more: &'a More,
-}
-
 impl Problem {
-    fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::with(kind, detail, More::default())
+    fn new(of: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
+        let Row { status, code, title, .. } = of.row();
+        Self(Box::new(ProblemView {
+            of,
+            kind: format!("/problems/{code}"),
+            title,
+            status,
+            detail: detail.into(),
+            code,
+            request_id: String::new(),
+            errors: Vec::new(),
+            holder: None,
+            holders: None,
+            retry_after_ms: None,
+            highest_token: None,
+            nodes: None,
+            challenge: None,
+        }))
     }
 
-    fn with(kind: Kind, detail: impl Into<Cow<'static, str>>, more: More) -> Self {
-        Self(Box::new(Inner { kind, detail: detail.into(), more }))
+    fn with(mut self, set: impl FnOnce(&mut ProblemView)) -> Self {
+        set(&mut self.0);
+        self
+    }
+
+    fn again(kind: Kind, detail: &'static str, retry_after_ms: u64) -> Self {
+        Self::new(kind, detail).with(|problem| problem.retry_after_ms = Some(retry_after_ms))
     }
 
     /// The request is wrong in these ways.
@@ -259,13 +282,12 @@ impl Problem {
                 Cow::Owned(format!("{} {} (and {} more, see errors)", first.field, first.message, rest.len()))
             }
         };
-        Self::with(Kind::InvalidRequest, detail, More { errors, ..More::default() })
+        Self::new(Kind::InvalidRequest, detail).with(|problem| problem.errors = errors)
     }
 
     /// The body ended too early, or took too long. Often nobody is there any more to read this.
     pub fn broken_body() -> Self {
-        let message = "did not arrive as a whole, or not in time".into();
-        Self::invalid(vec![FieldError { field: "body".into(), message }])
+        Self::invalid(vec![FieldError::new("body", "did not arrive as a whole, or not in time")])
     }
 
     /// No key. What is asked for is told in the words of RFC 6750 §3, here and below.
@@ -294,19 +316,7 @@ impl Problem {
     }
 
     fn challenged(kind: Kind, detail: Cow<'static, str>, challenge: &'static str) -> Self {
-        Self::with(kind, detail, More { challenge: Some(challenge), ..More::default() })
-    }
-
-    /// No such route.
-    pub fn not_found() -> Self {
-        Self::new(Kind::NotFound, "No route has this path; /openapi.json lists all of them.")
-    }
-
-    /// The route has other methods: the header `Allow` lists them.
-    pub fn method_not_allowed(allow: HeaderValue) -> Self {
-        let detail = "The header Allow lists the methods that this route has.";
-        let more = More { allow: Some(allow), ..More::default() };
-        Self::with(Kind::MethodNotAllowed, detail, more)
+        Self::new(kind, detail).with(|problem| problem.challenge = Some(challenge))
     }
 
     /// The body is longer than `bytes_max`.
@@ -314,84 +324,49 @@ impl Problem {
         Self::new(Kind::PayloadTooLarge, format!("A body may have at most {bytes_max} bytes."))
     }
 
-    /// The head, or the target in it, is larger than it may be.
-    pub(super) fn head_too_large() -> Self {
-        Self::new(Kind::HeadTooLarge, HEAD_TOO_LARGE)
-    }
-
-    /// What arrived is no HTTP request.
-    pub(super) fn no_request() -> Self {
-        let message = "is not an HTTP request that could be read".into();
-        Self::invalid(vec![FieldError { field: "head".into(), message }])
-    }
-
-    /// As many connections are open, or requests in flight, as may be.
-    pub(super) fn overloaded() -> Self {
-        let more = More { retry_after_ms: Some(1000), ..More::default() };
-        Self::with(Kind::Overloaded, OVERLOADED, more)
-    }
-
-    /// The body is declared as something else than JSON.
-    pub fn unsupported_media_type() -> Self {
-        Self::new(Kind::UnsupportedMediaType, "Send the header Content-Type: application/json.")
-    }
-
     /// The body is compressed.
     pub fn unsupported_content_coding() -> Self {
         Self::new(Kind::UnsupportedMediaType, "Send the body as it is, without a Content-Encoding.")
     }
 
+    /// As many connections are open, or requests in flight, as may be.
+    pub fn overloaded() -> Self {
+        Self::again(Kind::Overloaded, Kind::Overloaded.row().detail, RETRY_AFTER_MS)
+    }
+
     /// No room for another event stream.
     pub fn too_many_streams() -> Self {
-        let more = More { retry_after_ms: Some(1000), ..More::default() };
-        Self::with(Kind::TooManyWaiters, "The server has as many event streams open as it may.", more)
+        let detail = "The server has as many event streams open as it may.";
+        Self::again(Kind::TooManyWaiters, detail, RETRY_AFTER_MS)
     }
 
     /// A lease was lost while it was held for a stream.
-    pub fn lease_lost(nodes: crate::service::Nodes) -> Self {
+    pub fn lease_lost(nodes: Nodes) -> Self {
         ServiceError::LeaseLost { nodes }.into()
     }
 
     /// Fewer than a quorum of nodes vote, in the words of `detail`.
-    pub fn not_ready(detail: String, nodes: crate::service::Nodes, retry_after_ms: u64) -> Self {
-        let more =
-            More { nodes: Some(nodes.into()), retry_after_ms: Some(retry_after_ms), ..More::default() };
-        Self::with(Kind::QuorumUnavailable, detail, more)
-    }
-
-    /// A bug. What it is goes to the log, not to the client.
-    pub fn internal() -> Self {
-        Self::new(Kind::Internal, "This is a bug in the server; its log has more under the request id.")
+    pub fn not_ready(detail: String, nodes: Nodes, retry_after_ms: u64) -> Self {
+        Self::new(Kind::QuorumUnavailable, detail).with(|problem| {
+            problem.nodes = Some(nodes.into());
+            problem.retry_after_ms = Some(retry_after_ms);
+        })
     }
 
     /// For an answer of `status` that nobody here made.
     pub(super) fn of_status(status: StatusCode) -> Self {
-        match Kind::of_status(status) {
-            Kind::NotFound => Self::not_found(),
-            Kind::UnsupportedMediaType => Self::unsupported_media_type(),
-            Kind::Internal => Self::internal(),
-            kind => Self::new(kind, kind.row().2),
-        }
+        let kind = Kind::of_status(status);
+        if kind == Kind::InvalidRequest { Self::new(kind, kind.row().title) } else { Self::from(kind) }
     }
 
     /// What went wrong.
     pub fn kind(&self) -> Kind {
-        self.0.kind
+        self.0.of
     }
 
     /// The problem as JSON.
     pub(super) fn to_json(&self, request_id: &str) -> Vec<u8> {
-        let Inner { kind, detail, more } = &*self.0;
-        let (status, type_, title) = kind.row();
-        let view = ProblemView {
-            kind: type_,
-            title,
-            status: status.as_u16(),
-            detail,
-            code: kind.code(),
-            request_id,
-            more,
-        };
+        let view = ProblemView { request_id: request_id.to_owned(), ..(*self.0).clone() };
         // Only a map with keys that are no strings could fail, and there is none.
         serde_json::to_vec(&view).unwrap_or_default()
     }
@@ -399,19 +374,33 @@ impl Problem {
     /// The problem as an answer.
     pub(super) fn render(&self, request_id: &str) -> Response {
         let mut response = Response::new(Body::from(self.to_json(request_id)));
-        *response.status_mut() = self.0.kind.status();
+        *response.status_mut() = self.0.of.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
-        if let Some(ms) = self.0.more.retry_after_ms {
+        if let Some(ms) = self.0.retry_after_ms {
             headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000)));
         }
-        if let Some(allow) = &self.0.more.allow {
-            headers.insert(ALLOW, allow.clone());
-        }
-        if let Some(challenge) = self.0.more.challenge {
+        if let Some(challenge) = self.0.challenge {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         response
+    }
+}
+
+impl IntoResponse for Problem {
+    /// Status only: [`super::observe`] takes the problem out and writes it with the request id.
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.0.of.status();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// The usual case of a kind.
+impl From<Kind> for Problem {
+    fn from(kind: Kind) -> Self {
+        Self::new(kind, kind.row().detail)
     }
 }
 
@@ -425,48 +414,34 @@ impl From<ServiceError> for Problem {
                     Primitive::Election => Kind::ElectionLost,
                 };
                 let detail = match (primitive, waited) {
-                    (Primitive::Lock, false) => "The lock is held by someone else.",
-                    (Primitive::Lock, true) => "The lock was not released within wait_ms.",
-                    (Primitive::Multilock, false) => "At least one of the locks is held by someone else.",
-                    (Primitive::Multilock, true) => "The locks were not all free within wait_ms.",
-                    (Primitive::Semaphore, false) => {
-                        "Too few permits are free for this request and those that wait before it."
-                    }
                     (Primitive::Semaphore, true) => {
                         "Too few permits became free within wait_ms for this request and those before it."
                     }
-                    (Primitive::Election, false) => "Someone else leads.",
-                    (Primitive::Election, true) => "The leader did not go within wait_ms.",
+                    (Primitive::Multilock, false) => "At least one of the locks is held by someone else.",
+                    (_, true) => "It did not become free within wait_ms.",
+                    (_, false) => kind.row().detail,
                 };
                 let mut holders = holders.into_iter().map(|holder| HolderView::new(primitive, holder));
                 let (holder, holders) = match primitive {
                     Primitive::Semaphore => (None, Some(holders.collect())),
                     _ => (holders.next(), None),
                 };
-                let more = More {
-                    holder,
-                    holders,
-                    retry_after_ms: Some(retry_after_ms),
-                    nodes: Some(nodes.into()),
-                    ..More::default()
-                };
-                Self::with(kind, detail, more)
+                Self::new(kind, detail).with(|problem| {
+                    (problem.holder, problem.holders) = (holder, holders);
+                    problem.retry_after_ms = Some(retry_after_ms);
+                    problem.nodes = Some(nodes.into());
+                })
             }
-            ServiceError::RequestIdReused { parameters } => Self::invalid(
-                parameters
-                    .into_iter()
-                    .map(|parameter| FieldError {
-                        field: parameter.into(),
-                        message: "is another one than in the earlier request with this request_id, which holds a lease"
-                            .into(),
-                    })
-                    .collect(),
-            ),
-            ServiceError::LeaseLost { nodes } => Self::with(
-                Kind::LeaseLost,
-                "The lease expired, was released, or its nodes lost it: stop what it protects.",
-                More { nodes: Some(nodes.into()), ..More::default() },
-            ),
+            ServiceError::LeaseLost { nodes } => {
+                Self::from(Kind::LeaseLost).with(|problem| problem.nodes = Some(nodes.into()))
+            }
+            ServiceError::RequestIdReused { parameters } => {
+                let why =
+                    "is another one than in the earlier request with this request_id, which holds a lease";
+                Self::invalid(
+                    parameters.into_iter().map(|parameter| FieldError::new(parameter, why)).collect(),
+                )
+            }
             ServiceError::QuorumUnavailable { nodes, retry_after_ms } => {
                 // Who is told that nodes are silent looks for a network that is cut.
                 let detail = if nodes.total.saturating_sub(nodes.failed) < nodes.quorum {
@@ -482,101 +457,17 @@ impl From<ServiceError> for Problem {
                 };
                 Self::not_ready(detail, nodes, retry_after_ms)
             }
-            ServiceError::StaleToken { highest } => Self::with(
-                Kind::StaleToken,
-                "A later token has been issued: the holder of this one must not write any more.",
-                More { highest_token: Some(highest.get()), ..More::default() },
-            ),
-            ServiceError::TooManyWaiters { retry_after_ms } => Self::with(
-                Kind::TooManyWaiters,
-                "The queue is full; come back later.",
-                More { retry_after_ms: Some(retry_after_ms), ..More::default() },
-            ),
-            ServiceError::ShuttingDown => Self::with(
-                Kind::ShuttingDown,
-                "This server takes no new work; another one, or this one after its restart, will.",
-                More { retry_after_ms: Some(1000), ..More::default() },
-            ),
+            ServiceError::StaleToken { highest } => {
+                Self::from(Kind::StaleToken).with(|problem| problem.highest_token = Some(highest.get()))
+            }
+            ServiceError::TooManyWaiters { retry_after_ms } => {
+                Self::again(Kind::TooManyWaiters, Kind::TooManyWaiters.row().detail, retry_after_ms)
+            }
+            ServiceError::ShuttingDown => {
+                Self::again(Kind::ShuttingDown, Kind::ShuttingDown.row().detail, RETRY_AFTER_MS)
+            }
         }
     }
-}
-
-impl IntoResponse for Problem {
-    /// Status only: [`super::front`] takes the problem out and writes it with the request id.
-    fn into_response(self) -> Response {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = self.0.kind.status();
-        response.extensions_mut().insert(self);
-        response
-    }
-}
-
-/// What the problem looks like, for the OpenAPI document.
-pub(super) fn example(kind: Kind) -> serde_json::Value {
-    let (status, type_, title) = kind.row();
-    let nodes = |granted: u32, held: u32, failed: u32| json!({"total": 3, "quorum": 2, "granted": granted, "held": held, "failed": failed});
-    let mut problem = json!({
-        "type": type_, "title": title, "status": status.as_u16(), "code": kind.code(),
-        "request_id": "7f3a9c21-0000002a",
-    });
-    let (detail, more) = match kind {
-        Kind::InvalidRequest => (
-            "ttl_ms must be between 100 and 300000",
-            json!({"errors": [{"field": "ttl_ms", "message": "must be between 100 and 300000"}]}),
-        ),
-        Kind::Unauthenticated => ("Send the header Authorization: Bearer SECRET.", json!({})),
-        Kind::Forbidden => ("The key lacks the scope lock.", json!({})),
-        Kind::NotFound => ("No route has this path; /openapi.json lists all of them.", json!({})),
-        Kind::MethodNotAllowed => ("The header Allow lists the methods that this route has.", json!({})),
-        Kind::PayloadTooLarge => ("A body may have at most 65536 bytes.", json!({})),
-        Kind::HeadTooLarge => (HEAD_TOO_LARGE, json!({})),
-        Kind::UnsupportedMediaType => ("Send the header Content-Type: application/json.", json!({})),
-        Kind::LockHeld => (
-            "The lock is held by someone else.",
-            json!({
-                "holder": {"owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345},
-                "retry_after_ms": 1000, "nodes": nodes(0, 3, 0),
-            }),
-        ),
-        Kind::SemaphoreFull => (
-            "Too few permits are free for this request and those that wait before it.",
-            json!({
-                "holders": [{"slots": [0, 3], "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345}],
-                "retry_after_ms": 1000, "nodes": nodes(0, 3, 0),
-            }),
-        ),
-        Kind::ElectionLost => (
-            "Someone else leads.",
-            json!({
-                "holder": {"candidate": "host-2", "value": "10.0.0.2:7000", "term": 1_790_000_000_000_000_u64, "remaining_ms": 12_345},
-                "retry_after_ms": 1000, "nodes": nodes(0, 3, 0),
-            }),
-        ),
-        Kind::LeaseLost => (
-            "The lease expired, was released, or its nodes lost it: stop what it protects.",
-            json!({"nodes": nodes(1, 0, 2)}),
-        ),
-        Kind::StaleToken => (
-            "A later token has been issued: the holder of this one must not write any more.",
-            json!({"highest_token": 1_790_000_000_000_042_u64}),
-        ),
-        Kind::TooManyWaiters => ("The queue is full; come back later.", json!({"retry_after_ms": 1000})),
-        Kind::QuorumUnavailable => (
-            "Too few of the 3 nodes voted to reach a quorum of 2; GET /v1/nodes may tell why.",
-            json!({"retry_after_ms": 1000, "nodes": nodes(1, 0, 2)}),
-        ),
-        Kind::ShuttingDown => (
-            "This server takes no new work; another one, or this one after its restart, will.",
-            json!({"retry_after_ms": 1000}),
-        ),
-        Kind::Overloaded => (OVERLOADED, json!({"retry_after_ms": 1000})),
-        Kind::Internal => ("This is a bug in the server; its log has more under the request id.", json!({})),
-    };
-    problem["detail"] = detail.into();
-    if let (Some(problem), serde_json::Value::Object(more)) = (problem.as_object_mut(), more) {
-        problem.extend(more);
-    }
-    problem
 }
 
 #[cfg(test)]
@@ -606,7 +497,7 @@ mod tests {
 
     #[test]
     fn every_problem_has_the_members_of_rfc_9457_and_a_code() {
-        for kind in Kind::ALL {
+        for &kind in Kind::ALL {
             let problem = json(&Problem::new(kind, "x"));
             for member in ["type", "title", "status", "detail", "code", "request_id"] {
                 assert!(!problem[member].is_null(), "{kind:?} {member}");
@@ -675,7 +566,7 @@ mod tests {
     #[test]
     fn the_examples_have_the_same_members_as_real_problems() {
         let real = json(&Problem::from(contended(Primitive::Lock, vec![holder(&[])])));
-        let shown = example(Kind::LockHeld);
+        let shown = Kind::LockHeld.example();
         let keys = |value: &serde_json::Value| {
             let mut keys: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
             keys.sort();

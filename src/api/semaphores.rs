@@ -1,126 +1,86 @@
 //! Counting semaphores: `/v1/semaphores`.
 
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::Extension;
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
+use tower_http::request_id::RequestId;
 use utoipa::ToSchema;
 
-use super::extract::{Ask, Call, Context};
-use super::fields::{Fields, Source};
-use super::leases::{self, AcquireTerms, Acquires, Extend, Labels, Release, Shows};
-use super::problem::Problem;
-use super::problem_docs::{LeaseProblems, NodeProblems, SemaphoreProblems};
-use super::views::{HolderView, LeaseTerms, NodesView, Released, lease_example};
-use super::{NamePath, Shared, delivery, streams};
-use crate::domain::Name;
+use super::document::{LeaseProblems, NodeProblems, SemaphoreProblems};
+use super::fields::{Given, optional, within};
+use super::leases::{self, Extend, NewLease, Release, Show, lease_answer, lease_example, owned_acquisition};
+use super::problem::{FieldError, Problem};
+use super::request::{Answer, Asked, Json, Named, Nothing, Query};
+use super::views::{HolderView, NodesView, Released};
+use super::{Context, Limits, stream};
+use crate::domain::{self, Name};
 use crate::service::semaphores::LIMIT_MAX;
-use crate::service::{Held, Lease, Primitive, Target};
+use crate::service::{AcquireOptions, Held, Primitive, Target};
 
-/// Permits, asked for by name.
-pub struct Permits {
-    name: Name,
-    limit: u32,
-    permits: u32,
-}
-
-impl Permits {
-    pub(super) fn new(name: Name, limit: u32, permits: u32) -> Self {
-        Self { name, limit, permits }
+lease_answer! {
+    /// A lease of one or more permits.
+    #[schema(example = json!(lease_example(json!({"name": "mailer", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "limit": 10, "permits": 2, "slots": [3, 7]}))))]
+    pub struct SemaphoreLease {
+        /// The semaphore.
+        #[schema(value_type = String, example = "mailer")]
+        name: Name,
+        /// Greater than every earlier token of each of its slots. Tokens of other slots are not ordered with it: their holders are concurrent.
+        fencing_token: u64,
+        /// The limit that was asked for.
+        #[schema(minimum = 1, maximum = 10_000)]
+        limit: u32,
+        /// How many permits the lease has.
+        #[schema(minimum = 1, maximum = 10_000)]
+        permits: u32,
+        /// The permits held: numbers from 0 to limit − 1.
+        slots: Vec<u32>,
     }
 }
 
-/// A semaphore whose lease is extended.
-struct Semaphore(Name);
-
-/// A lease of one or more permits.
-#[derive(Serialize, ToSchema)]
-#[schema(example = json!(lease_example(json!({"name": "mailer", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "limit": 10, "permits": 2, "slots": [3, 7]}))))]
-pub struct SemaphoreLease<'a> {
-    /// The semaphore.
-    #[schema(example = "mailer")]
-    name: &'a str,
-    /// Greater than every earlier token of each of its slots. Tokens of other slots are not ordered with it: their holders are concurrent.
-    #[schema(minimum = 1, maximum = 9007199254740991_i64)]
-    fencing_token: u64,
-    /// The limit that was asked for.
-    #[schema(minimum = 1, maximum = 10_000)]
-    limit: u32,
-    /// How many permits the lease has.
-    #[schema(minimum = 1, maximum = 10_000)]
-    permits: u32,
-    /// The permits held: numbers from 0 to limit − 1.
-    slots: &'a [u32],
-    #[serde(flatten)]
-    terms: LeaseTerms<'a>,
-}
-
-impl<'a> SemaphoreLease<'a> {
-    fn new(name: &'a Name, lease: &'a Lease, wall_ms: u64) -> Self {
+/// How a lease of permits is shown.
+pub(super) fn show(name: Name) -> impl Show<SemaphoreLease> {
+    move |lease, wall_ms| {
+        // What the nodes do not tell any more is at least what the slots need.
         let lowest = || lease.slots.iter().max().map_or(1, |slot| slot + 1);
-        Self {
-            name: name.as_str(),
-            fencing_token: lease.handle.token.get(),
-            // What the nodes do not tell any more is at least what the slots need.
-            limit: lease.note.limit.unwrap_or_else(lowest),
-            permits: lease.slots.len() as u32,
-            slots: &lease.slots,
-            terms: LeaseTerms::new(lease, wall_ms),
+        let (limit, permits) = (lease.note.limit.unwrap_or_else(lowest), lease.slots.len() as u32);
+        let (token, slots) = (lease.handle.token.get(), lease.slots.clone());
+        SemaphoreLease::new(name.clone(), token, limit, permits, slots, lease, wall_ms)
+    }
+}
+
+owned_acquisition! {
+    /// Body of `acquire` and `hold`.
+    #[schema(example = json!({"limit": 10, "permits": 2, "ttl_ms": 30_000, "wait_ms": 5000, "owner": "worker-7"}))]
+    pub struct AcquireSemaphore {
+        /// How many permits the semaphore has. Each request is judged by its own limit, so that a rolling change works. Requests with different limits do not wait for each other.
+        #[serde(default)]
+        #[garde(dive, custom(within(1..=LIMIT_MAX.into())))]
+        #[schema(value_type = u32, required = true, minimum = 1, maximum = 10_000)]
+        limit: Given<u64>,
+        /// How many permits to acquire, all or nothing; at most `limit`. Left out: 1.
+        #[garde(dive, custom(within(1..=LIMIT_MAX.into())))]
+        #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
+        permits: Option<Given<u64>>,
+    }
+}
+
+impl Asked for AcquireSemaphore {
+    fn request_id(&mut self) -> Option<&mut Option<Given<domain::RequestId>>> {
+        Some(&mut self.request_id)
+    }
+}
+
+impl AcquireSemaphore {
+    fn read(mut self, name: Name, limits: &Limits) -> Result<(Target, AcquireOptions), Problem> {
+        let limit = std::mem::take(&mut self.limit).take()?;
+        let permits = optional(self.permits.take())?.unwrap_or(1);
+        if permits > limit {
+            let why = format!("must be at most the limit, which is {limit}");
+            return Err(Problem::invalid(vec![FieldError::new("permits", why)]));
         }
-    }
-}
-
-impl Shows for Permits {
-    type View<'a> = SemaphoreLease<'a>;
-
-    fn show<'a>(&'a self, lease: &'a Lease, wall_ms: u64) -> SemaphoreLease<'a> {
-        SemaphoreLease::new(&self.name, lease, wall_ms)
-    }
-}
-
-impl Shows for Semaphore {
-    type View<'a> = SemaphoreLease<'a>;
-
-    fn show<'a>(&'a self, lease: &'a Lease, wall_ms: u64) -> SemaphoreLease<'a> {
-        SemaphoreLease::new(&self.0, lease, wall_ms)
-    }
-}
-
-impl Acquires for Permits {
-    fn target(&self) -> Target {
-        Target::Semaphore { name: self.name.clone(), limit: self.limit, permits: self.permits }
-    }
-}
-
-/// Body of `acquire` and `hold`.
-#[derive(ToSchema)]
-#[schema(example = json!({"limit": 10, "permits": 2, "ttl_ms": 30_000, "wait_ms": 5000, "owner": "worker-7"}))]
-pub struct AcquireSemaphore {
-    /// How many permits the semaphore has. Each request is judged by its own limit, so that a rolling change works. Requests with different limits do not wait for each other.
-    #[schema(minimum = 1, maximum = 10_000)]
-    limit: u32,
-    /// How many permits to acquire, all or nothing; at most `limit`. Left out: 1.
-    #[schema(minimum = 1, maximum = 10_000, required = false)]
-    permits: u32,
-    #[serde(flatten)]
-    terms: AcquireTerms,
-    #[serde(flatten)]
-    labels: Labels,
-}
-
-impl Ask for AcquireSemaphore {
-    const SOURCE: Source = Source::Body;
-
-    fn read(fields: &mut Fields<'_>, context: &Context<'_>) -> Option<Self> {
-        let limit = fields.integer("limit", 1..=LIMIT_MAX.into());
-        let limit = fields.require("limit", limit);
-        let permits = fields.integer("permits", 1..=LIMIT_MAX.into()).unwrap_or(1);
-        if let Some(limit) = limit.filter(|&limit| permits > limit) {
-            fields.wrong("permits", format!("must be at most the limit, which is {limit}"));
-        }
-        let (terms, labels) = (AcquireTerms::read(fields, context), Labels::read(fields));
-        Some(Self { limit: limit? as u32, permits: permits as u32, terms, labels })
+        let target = Target::Semaphore { name, limit: limit as u32, permits: permits as u32 };
+        Ok((target, self.owned_options(limits)?))
     }
 }
 
@@ -134,14 +94,12 @@ impl Ask for AcquireSemaphore {
 pub struct SemaphoreState {
     /// The semaphore.
     #[schema(value_type = String, example = "mailer")]
-    name: String,
+    name: Name,
     /// How many permits are taken.
-    #[schema(minimum = 0)]
     in_use: u32,
     /// Who holds them.
     holders: Vec<HolderView>,
     /// Requests that wait for this semaphore at this server.
-    #[schema(minimum = 0)]
     waiters: u64,
     /// The answers of the nodes, counted.
     nodes: NodesView,
@@ -150,79 +108,52 @@ pub struct SemaphoreState {
 /// Acquire permits of a semaphore.
 ///
 /// Acquires `permits` of `limit` permits, all or nothing. Never more than `limit` are held. Requests with the same limit that wait at the same server are served in order of arrival, so a request for many permits is not overtaken by requests for few: each gets only permits beyond those that earlier requests want. Permits that are never released but left to expire make a rate limit: at most `limit` grants in any window of `ttl_ms`.
-#[utoipa::path(
-    post,
-    path = "/v1/semaphores/{name}/acquire",
-    operation_id = "acquireSemaphore",
-    tag = "semaphores",
-    params(NamePath),
-    request_body = AcquireSemaphore,
-    responses((status = 200, description = "Granted, each permit by a quorum of nodes.", body = SemaphoreLease), SemaphoreProblems)
-)]
-pub(super) async fn acquire_semaphore(
-    State(ctx): State<Shared>,
-    Call(name, asked): Call<AcquireSemaphore>,
-) -> Result<Response, Problem> {
-    let AcquireSemaphore { limit, permits, terms, labels } = asked;
-    leases::acquire(&ctx, Permits::new(name, limit, permits), labels.into_options(terms)).await
+#[utoipa::path(post, path = "/v1/semaphores/{name}/acquire", request_body = AcquireSemaphore,
+    responses((status = 200, description = "Granted, each permit by a quorum of nodes.", body = SemaphoreLease), SemaphoreProblems))]
+pub async fn acquire_semaphore(
+    app: Context,
+    Named(name): Named,
+    Json(asked): Json<AcquireSemaphore>,
+) -> Result<NewLease, Problem> {
+    let (target, options) = asked.read(name.clone(), &app.limits)?;
+    leases::acquire(&app, target, options, show(name)).await
 }
 
 /// Extend a lease of permits.
 ///
 /// Sets the remaining time of all its permits to `ttl_ms`; it is not added to what remains.
-#[utoipa::path(
-    post,
-    path = "/v1/semaphores/{name}/extend",
-    operation_id = "extendSemaphore",
-    tag = "semaphores",
-    params(NamePath),
-    request_body = Extend,
-    responses((status = 200, description = "The lease as it is now.", body = SemaphoreLease), LeaseProblems)
-)]
-pub(super) async fn extend_semaphore(
-    State(ctx): State<Shared>,
-    Call(name, asked): Call<Extend>,
-) -> Result<Response, Problem> {
-    leases::extend(&ctx, Held::Semaphore(name.clone()), Semaphore(name), asked).await
+#[utoipa::path(post, path = "/v1/semaphores/{name}/extend", request_body = Extend,
+    responses((status = 200, description = "The lease as it is now.", body = SemaphoreLease), LeaseProblems))]
+pub async fn extend_semaphore(
+    app: Context,
+    Named(name): Named,
+    Json(asked): Json<Extend>,
+) -> Answer<SemaphoreLease> {
+    leases::extend(&app, Held::Semaphore(name.clone()), asked, show(name)).await
 }
 
 /// Release permits.
 ///
 /// Releases all permits of the lease. Idempotent: for a lease that is not held any more the answer is `released: false`.
-#[utoipa::path(
-    post,
-    path = "/v1/semaphores/{name}/release",
-    operation_id = "releaseSemaphore",
-    tag = "semaphores",
-    params(NamePath),
-    request_body = Release,
-    responses((status = 200, description = "Whether the lease was held until now.", body = Released), NodeProblems)
-)]
-pub(super) async fn release_semaphore(
-    State(ctx): State<Shared>,
-    Call(name, asked): Call<Release>,
-) -> Result<Response, Problem> {
-    leases::release(&ctx, Held::Semaphore(name), asked).await
+#[utoipa::path(post, path = "/v1/semaphores/{name}/release", request_body = Release,
+    responses((status = 200, description = "Whether the lease was held until now.", body = Released), NodeProblems))]
+pub async fn release_semaphore(
+    app: Context,
+    Named(name): Named,
+    Json(asked): Json<Release>,
+) -> Answer<Released> {
+    leases::release(&app, Held::Semaphore(name), asked).await
 }
 
 /// Read a semaphore.
 ///
 /// Who holds which permits, as a quorum of nodes stores it.
-#[utoipa::path(
-    get,
-    path = "/v1/semaphores/{name}",
-    operation_id = "getSemaphore",
-    tag = "semaphores",
-    params(NamePath),
-    responses((status = 200, description = "The semaphore and its holders.", body = SemaphoreState), NodeProblems)
-)]
-pub(super) async fn get_semaphore(
-    State(ctx): State<Shared>,
-    Call(name, ()): Call<()>,
-) -> Result<Response, Problem> {
-    let view = ctx.service.get_semaphore(&name).await?;
-    delivery::json(&SemaphoreState {
-        name: name.to_string(),
+#[utoipa::path(get, path = "/v1/semaphores/{name}",
+    responses((status = 200, description = "The semaphore and its holders.", body = SemaphoreState), NodeProblems))]
+pub async fn get_semaphore(app: Context, Named(name): Named, _: Query<Nothing>) -> Answer<SemaphoreState> {
+    let view = app.service.get_semaphore(&name).await?;
+    Ok(Json(SemaphoreState {
+        name,
         in_use: view.in_use,
         holders: view
             .holders
@@ -231,47 +162,44 @@ pub(super) async fn get_semaphore(
             .collect(),
         waiters: view.waiters as u64,
         nodes: view.nodes.into(),
-    })
+    }))
 }
 
 /// Hold permits while the connection is open.
 ///
 /// An event stream, as for locks: `waiting` (`{position}`), `acquired` (`SemaphoreLease`) or `denied` (`Problem`, ends the stream), `extended` (`SemaphoreLease`), `lost` (`Problem`, ends the stream), `released` (`{reason}`, ends the stream).
-#[utoipa::path(
-    post,
-    path = "/v1/semaphores/{name}/hold",
-    operation_id = "holdSemaphore",
-    tag = "semaphores",
-    params(NamePath),
-    request_body = AcquireSemaphore,
+#[utoipa::path(post, path = "/v1/semaphores/{name}/hold", request_body = AcquireSemaphore,
     responses(
         (status = 200, description = "The stream.", body = String, content_type = "text/event-stream",
             example = "id: 1\nevent: acquired\ndata: {\"name\":\"mailer\", …}\n\n: heartbeat\n\nid: 2\nevent: extended\ndata: {\"name\":\"mailer\", …}\n\n"),
         SemaphoreProblems
     ),
-    extensions(("x-events" = json!(streams::hold_events_doc("SemaphoreLease"))))
-)]
-pub(super) async fn hold_semaphore(
-    State(ctx): State<Shared>,
-    asked: (HeaderMap, Call<AcquireSemaphore>),
+    extensions(("x-events" = json!(stream::hold_events_doc("SemaphoreLease")))))]
+pub async fn hold_semaphore(
+    app: Context,
+    Extension(id): Extension<RequestId>,
+    Named(name): Named,
+    Json(asked): Json<AcquireSemaphore>,
 ) -> Result<Response, Problem> {
-    let (headers, Call(name, asked)) = asked;
-    let AcquireSemaphore { limit, permits, terms, labels } = asked;
-    leases::hold(&ctx, &headers, Permits::new(name, limit, permits), labels.into_options(terms)).await
+    let (target, options) = asked.read(name.clone(), &app.limits)?;
+    leases::hold(&app, id, target, options, show(name)).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Limits;
+    use crate::api::fields;
 
     #[test]
     fn more_permits_than_the_limit_are_refused() {
-        let (limits, headers) = (Limits::default(), HeaderMap::new());
-        let read = |body: &'static str| {
-            let mut fields = Fields::of_body(body.as_bytes());
-            let asked = AcquireSemaphore::read(&mut fields, &Context { limits: &limits, headers: &headers });
-            fields.finish(asked).map(|asked| (asked.limit, asked.permits)).map_err(|_| ())
+        let limits = Limits::default();
+        let read = |body: &str| {
+            let asked: AcquireSemaphore = fields::from_json(body.as_bytes()).unwrap();
+            fields::check(&asked, &limits).map_err(|_| ())?;
+            match asked.read(Name::new("a").unwrap(), &limits) {
+                Ok((Target::Semaphore { limit, permits, .. }, _)) => Ok((limit, permits)),
+                _ => Err(()),
+            }
         };
         assert_eq!(read(r#"{"limit":10}"#), Ok((10, 1)));
         assert_eq!(read(r#"{"limit":10000,"permits":10000}"#), Ok((10_000, 10_000)));

@@ -3,21 +3,18 @@
 use std::sync::{Arc, LazyLock};
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
-use axum::http::HeaderValue;
-use axum::http::Uri;
 use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue, Uri};
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_swagger_ui::Config;
 
-use super::extract::Plain;
-use super::fields::Fields;
-use super::problem::Problem;
-use super::problem_docs::ReadinessProblems;
+use super::document::ReadinessProblems;
+use super::problem::{Kind, Problem};
+use super::request::{Answer, Json, Nothing, Query};
 use super::views::NodesView;
-use super::{Shared, delivery, openapi};
+use super::{AppState, Context};
 
 /// The process answers.
 #[derive(Serialize, ToSchema)]
@@ -57,14 +54,12 @@ pub struct NodeStateView {
     reason: Option<String>,
     /// For a quarantined node: time until it votes again, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0)]
     voting_in_ms: Option<u64>,
     /// The version of Redis.
     #[serde(skip_serializing_if = "Option::is_none")]
     redis_version: Option<String>,
     /// How long the node takes to answer, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0)]
     latency_ms: Option<f64>,
 }
 
@@ -90,15 +85,10 @@ pub struct NodeList {
 /// Is the process alive?
 ///
 /// Answers while the server can answer at all, whatever the state of the nodes.
-#[utoipa::path(
-    get,
-    path = "/livez",
-    operation_id = "getLivez",
-    tag = "service",
-    responses((status = 200, description = "The process is alive.", body = Liveness))
-)]
-pub(super) async fn get_livez(_: State<Shared>, _: Plain<()>) -> Result<Response, Problem> {
-    delivery::json(&Liveness { status: "live" })
+#[utoipa::path(get, path = "/livez",
+    responses((status = 200, description = "The process is alive.", body = Liveness)))]
+pub async fn get_livez(_: Query<Nothing>) -> Json<Liveness> {
+    Json(Liveness { status: "live" })
 }
 
 /// Can the server grant leases?
@@ -106,23 +96,18 @@ pub(super) async fn get_livez(_: State<Shared>, _: Plain<()>) -> Result<Response
 /// 200 only while a quorum of nodes votes and could grant a lease, and the server is not draining.
 ///
 /// `detail` tells which nodes do not vote; why, only if the server asks for no API keys (`listNodes` always does).
-#[utoipa::path(
-    get,
-    path = "/readyz",
-    operation_id = "getReadyz",
-    tag = "service",
-    responses((status = 200, description = "A quorum of nodes votes.", body = Readiness), ReadinessProblems)
-)]
-pub(super) async fn get_readyz(State(ctx): State<Shared>, _: Plain<()>) -> Result<Response, Problem> {
-    if ctx.service.is_draining() {
+#[utoipa::path(get, path = "/readyz",
+    responses((status = 200, description = "A quorum of nodes votes.", body = Readiness), ReadinessProblems))]
+pub async fn get_readyz(app: Context, _: Query<Nothing>) -> Answer<Readiness> {
+    if app.service.is_draining() {
         return Err(crate::service::ServiceError::ShuttingDown.into());
     }
-    let engine = &ctx.service.engine;
+    let engine = &app.service.engine;
     if engine.available() {
-        return delivery::json(&Readiness { status: "ready", nodes: engine.tally().into() });
+        return Ok(Json(Readiness { status: "ready", nodes: engine.tally().into() }));
     }
-    let mut nodes = node_views(&ctx);
-    if ctx.keyed {
+    let mut nodes = node_views(&app);
+    if app.keys.is_some() {
         // It may name addresses, and quote what a node said.
         nodes.iter_mut().for_each(|node| node.reason = None);
     }
@@ -152,24 +137,15 @@ fn why_not_ready(nodes: &[NodeStateView], quorum: u32) -> String {
 /// List the nodes.
 ///
 /// As this server sees the nodes; another server may see them differently.
-#[utoipa::path(
-    get,
-    path = "/v1/nodes",
-    operation_id = "listNodes",
-    tag = "service",
-    responses((status = 200, description = "All nodes.", body = NodeList))
-)]
-pub(super) async fn list_nodes(State(ctx): State<Shared>, _: Plain<()>) -> Result<Response, Problem> {
-    let engine = &ctx.service.engine;
-    delivery::json(&NodeList {
-        nodes: node_views(&ctx),
-        quorum: engine.quorum(),
-        available: engine.available(),
-    })
+#[utoipa::path(get, path = "/v1/nodes",
+    responses((status = 200, description = "All nodes.", body = NodeList)))]
+pub async fn list_nodes(app: Context, _: Query<Nothing>) -> Json<NodeList> {
+    let engine = &app.service.engine;
+    Json(NodeList { nodes: node_views(&app), quorum: engine.quorum(), available: engine.available() })
 }
 
-fn node_views(ctx: &Shared) -> Vec<NodeStateView> {
-    let nodes = ctx.service.engine.nodes().into_iter();
+fn node_views(app: &AppState) -> Vec<NodeStateView> {
+    let nodes = app.service.engine.nodes().into_iter();
     nodes
         .map(|node| NodeStateView {
             id: node.id,
@@ -186,58 +162,43 @@ fn node_views(ctx: &Shared) -> Vec<NodeStateView> {
 /// Prometheus metrics.
 ///
 /// No label contains the name of a lock.
-#[utoipa::path(
-    get,
-    path = "/metrics",
-    operation_id = "getMetrics",
-    tag = "service",
+#[utoipa::path(get, path = "/metrics",
     responses((status = 200, description = "The text format, version 0.0.4.", body = String, content_type = "text/plain",
-        example = "# TYPE quorate_quorum_available gauge\nquorate_quorum_available 1\n"))
-)]
-pub(super) async fn get_metrics(State(ctx): State<Shared>, _: Plain<()>) -> Response {
-    delivery::of_type(Body::from((ctx.render_metrics)()), "text/plain; version=0.0.4")
+        example = "# TYPE quorate_quorum_available gauge\nquorate_quorum_available 1\n")))]
+pub async fn get_metrics(app: Context, _: Query<Nothing>) -> Typed<String> {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], (app.render_metrics)())
 }
 
 /// This document.
 ///
 /// OpenAPI 3.1.
-#[utoipa::path(
-    get,
-    path = "/openapi.json",
-    operation_id = "getOpenapi",
-    tag = "service",
-    responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.1.0"})))
-)]
-pub(super) async fn get_openapi(_: State<Shared>, _: Plain<()>) -> Response {
-    static TEXT: LazyLock<Bytes> = LazyLock::new(|| openapi::openapi_json().into());
-    delivery::of_type(Body::from(TEXT.clone()), "application/json")
+#[utoipa::path(get, path = "/openapi.json",
+    responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.1.0"}))))]
+pub async fn get_openapi(app: Context, _: Query<Nothing>) -> Typed<Bytes> {
+    ([(CONTENT_TYPE, "application/json")], app.document.clone())
 }
 
 /// This document for older tools.
 ///
 /// OpenAPI 3.0.3.
-#[utoipa::path(
-    get,
-    path = "/openapi-3.0.json",
-    operation_id = "getOpenapi30",
-    tag = "service",
-    responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.0.3"})))
-)]
-pub(super) async fn get_openapi_3_0(_: State<Shared>, _: Plain<()>) -> Response {
-    static TEXT: LazyLock<Bytes> = LazyLock::new(|| openapi::openapi_3_0_json().into());
-    delivery::of_type(Body::from(TEXT.clone()), "application/json")
+#[utoipa::path(get, path = "/openapi-3.0.json",
+    responses((status = 200, description = "The document.", body = BTreeMap<String, serde_json::Value>, example = json!({"openapi": "3.0.3"}))))]
+pub async fn get_openapi_3_0(app: Context, _: Query<Nothing>) -> Typed<Bytes> {
+    ([(CONTENT_TYPE, "application/json")], app.document_3_0.clone())
 }
+
+/// A body with its media type.
+type Typed<B> = ([(HeaderName, &'static str); 1], B);
 
 /// Swagger UI, from the binary. Served at `/docs` itself, without a redirect: `base` makes its
 /// relative links right there, under whatever path a proxy puts the server.
-pub(super) async fn get_docs(uri: Uri) -> Result<Response, Problem> {
+pub async fn get_docs(_: Query<Nothing>, uri: Uri) -> Result<Response, Problem> {
     static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
         Arc::new(Config::new(["../openapi.json"]).try_it_out_enabled(true).validator_url("none"))
     });
-    Fields::of_query(uri.query()).finish(Some(()))?;
     let path = uri.path().strip_prefix("/docs").unwrap_or_default();
     let file = utoipa_swagger_ui::serve(path.trim_start_matches('/'), Arc::clone(&CONFIG)).ok().flatten();
-    let file = file.ok_or_else(Problem::not_found)?;
+    let file = file.ok_or_else(|| Problem::from(Kind::NotFound))?;
     let bytes = if path.is_empty() {
         String::from_utf8_lossy(&file.bytes)
             .replacen("<head>", "<head>\n    <base href=\"docs/\">", 1)
@@ -261,19 +222,21 @@ pub(super) async fn get_docs(uri: Uri) -> Result<Response, Problem> {
 mod tests {
     use super::*;
 
+    async fn docs(path: &str) -> Result<Response, Problem> {
+        get_docs(Query(Nothing {}), path.parse().unwrap()).await
+    }
+
     #[tokio::test]
     async fn the_docs_need_nothing_from_elsewhere() {
-        let page = get_docs(Uri::from_static("/docs")).await.unwrap();
+        let page = docs("/docs").await.unwrap();
         let page = axum::body::to_bytes(page.into_body(), 1 << 20).await.unwrap();
         let page = String::from_utf8(page.to_vec()).unwrap();
         assert!(page.contains("<base href=\"docs/\">"), "{page}");
         assert!(!page.contains("://"), "{page}");
         for part in page.split(['"', '\'']).filter(|part| part.starts_with("./")) {
-            let uri: Uri = format!("/docs/{}", &part[2..]).parse().unwrap();
-            assert!(get_docs(uri).await.is_ok(), "{part}");
+            assert!(docs(&format!("/docs/{}", &part[2..])).await.is_ok(), "{part}");
         }
-        assert!(get_docs(Uri::from_static("/docs/nothing.js")).await.is_err());
-        assert!(get_docs(Uri::from_static("/docs?url=elsewhere")).await.is_err());
+        assert!(docs("/docs/nothing.js").await.is_err());
     }
 
     #[test]

@@ -1,18 +1,17 @@
-//! What answers are made of: leases, holders, tallies, times. Written once, for all primitives.
+//! What answers are made of: holders, tallies, times. Written once, for all primitives.
 //!
-//! Fields that are shared stand in one struct and are flattened into each answer; the OpenAPI
-//! document shows them flat as well. Absent means absent: no answer carries a null.
+//! Absent means absent: no answer carries a null.
 
-use std::fmt;
+use std::num::NonZero;
 
 use serde::{Serialize, Serializer};
-use serde_json::json;
 use time::OffsetDateTime;
-use tokio::time::Instant;
+use time::format_description::well_known::Iso8601;
+use time::format_description::well_known::iso8601::{Config, EncodedConfig, TimePrecision};
 use utoipa::ToSchema;
 
 use crate::domain::{Candidate, Metadata, Owner, Value};
-use crate::service::{Holder, Lease, Nodes, Primitive};
+use crate::service::{Holder, Nodes, Primitive};
 
 /// The answers of the nodes, counted.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
@@ -54,7 +53,6 @@ pub struct HolderView {
     metadata: Metadata,
     /// Locks and semaphores: the fencing token.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     fencing_token: Option<u64>,
     /// Elections: who leads.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,10 +64,8 @@ pub struct HolderView {
     value: Option<Value>,
     /// Elections: the fencing token.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 9007199254740991_i64)]
     term: Option<u64>,
     /// Time until the lease expires unless extended, in milliseconds.
-    #[schema(minimum = 0)]
     remaining_ms: u64,
 }
 
@@ -77,29 +73,16 @@ impl HolderView {
     /// The view of a `holder` of a `primitive`.
     pub fn new(primitive: Primitive, holder: Holder) -> Self {
         let Holder { token, remaining_ms, note, slots } = holder;
-        let token = Some(token.get());
-        if primitive == Primitive::Election {
-            Self {
-                slots: Vec::new(),
-                owner: None,
-                metadata: Metadata::default(),
-                fencing_token: None,
-                candidate: note.candidate,
-                value: note.value,
-                term: token,
-                remaining_ms,
-            }
-        } else {
-            Self {
-                slots,
-                owner: note.owner,
-                metadata: note.metadata,
-                fencing_token: token,
-                candidate: None,
-                value: None,
-                term: None,
-                remaining_ms,
-            }
+        let elected = primitive == Primitive::Election;
+        Self {
+            slots,
+            owner: note.owner.filter(|_| !elected),
+            metadata: note.metadata,
+            fencing_token: (!elected).then_some(token.get()),
+            candidate: note.candidate.filter(|_| elected),
+            value: note.value.filter(|_| elected),
+            term: elected.then_some(token.get()),
+            remaining_ms,
         }
     }
 }
@@ -108,92 +91,16 @@ impl HolderView {
 #[derive(Debug, Clone, Copy)]
 pub struct Timestamp(pub u64);
 
-impl Timestamp {
-    /// Two of these are in every lease, so they are written digit by digit.
-    fn write(self) -> [u8; 24] {
-        let nanos = i128::from(self.0) * 1_000_000;
-        // A time beyond the year 9999 can only come from a broken clock; it is shown as the epoch.
-        let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-        let (year, month, day) = at.to_calendar_date();
-        let (hour, minute, second, ms) = at.to_hms_milli();
-        let mut text = *b"0000-00-00T00:00:00.000Z";
-        let mut put = |end: usize, mut number: u32| {
-            for digit in text[..end].iter_mut().rev() {
-                if number == 0 {
-                    break;
-                }
-                *digit += (number % 10) as u8;
-                number /= 10;
-            }
-        };
-        put(4, year.unsigned_abs());
-        let parts: [(usize, u8); 5] = [(7, month.into()), (10, day), (13, hour), (16, minute), (19, second)];
-        for (end, number) in parts {
-            put(end, number.into());
-        }
-        put(23, ms.into());
-        text
-    }
-}
-
-impl fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(std::str::from_utf8(&self.write()).unwrap_or_default())
-    }
-}
+/// Three decimals, whatever the time.
+const MILLISECONDS: EncodedConfig =
+    Config::DEFAULT.set_time_precision(TimePrecision::Second { decimal_digits: NonZero::new(3) }).encode();
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(std::str::from_utf8(&self.write()).unwrap_or_default())
-    }
-}
-
-/// What every lease has.
-#[derive(Serialize, ToSchema)]
-pub struct LeaseTerms<'a> {
-    /// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again.
-    #[schema(min_length = 46, max_length = 46)]
-    lease_id: String,
-    /// The holder's label.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<&'a str>,
-    /// Life of the lease without extension, in milliseconds.
-    #[schema(minimum = 100)]
-    ttl_ms: u64,
-    /// How long the holder may rely on the lease, in milliseconds from when the answer was written: the remaining time less an allowance for clock drift.
-    #[schema(minimum = 0)]
-    validity_ms: u64,
-    /// When it was acquired. For display only.
-    #[schema(value_type = String, format = DateTime)]
-    acquired_at: Timestamp,
-    /// When its validity ends. For display only.
-    #[schema(value_type = String, format = DateTime)]
-    expires_at: Timestamp,
-    /// How long the caller waited for it, in milliseconds.
-    #[schema(minimum = 0)]
-    waited_ms: u64,
-    /// How many granting rounds were needed.
-    #[schema(minimum = 0)]
-    attempts: u32,
-    /// The votes.
-    nodes: NodesView,
-}
-
-impl<'a> LeaseTerms<'a> {
-    /// The terms of `lease` as they are now; `wall_ms` is what the wall clock shows.
-    pub fn new(lease: &'a Lease, wall_ms: u64) -> Self {
-        let validity_ms = lease.validity_ms(Instant::now());
-        Self {
-            lease_id: lease.handle.expose(),
-            owner: lease.note.owner.as_ref().map(Owner::as_str),
-            ttl_ms: lease.ttl_ms,
-            validity_ms,
-            acquired_at: Timestamp(lease.note.acquired_at_ms),
-            expires_at: Timestamp(wall_ms.saturating_add(validity_ms)),
-            waited_ms: lease.waited_ms,
-            attempts: lease.attempts,
-            nodes: lease.nodes.into(),
-        }
+        let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000);
+        let text = at.ok().and_then(|at| at.format(&Iso8601::<MILLISECONDS>).ok());
+        // A time beyond the year 9999 can only come from a broken clock; it is shown as the epoch.
+        serializer.serialize_str(text.as_deref().unwrap_or("1970-01-01T00:00:00.000Z"))
     }
 }
 
@@ -205,36 +112,19 @@ pub struct Released {
     pub released: bool,
 }
 
-/// The fields that the example of every lease has.
-pub(super) fn lease_example(own: serde_json::Value) -> serde_json::Value {
-    let mut lease = json!({
-        "lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000",
-        "ttl_ms": 30_000, "validity_ms": 29_696,
-        "acquired_at": "2026-09-21T14:13:20.000Z", "expires_at": "2026-09-21T14:13:49.696Z",
-        "waited_ms": 0, "attempts": 1,
-        "nodes": {"total": 3, "quorum": 2, "granted": 3, "held": 0, "failed": 0},
-    });
-    if let (Some(lease), serde_json::Value::Object(own)) = (lease.as_object_mut(), own) {
-        lease.extend(own);
-    }
-    lease
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn times_are_written_as_rfc_3339_in_utc() {
-        assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00.000Z");
-        assert_eq!(Timestamp(1_790_000_000_042).to_string(), "2026-09-21T14:13:20.042Z");
-        assert_eq!(Timestamp(951_782_400_000).to_string(), "2000-02-29T00:00:00.000Z");
-        assert_eq!(Timestamp(u64::MAX).to_string(), "1970-01-01T00:00:00.000Z");
-    }
-
-    #[test]
-    fn the_lease_id_of_the_examples_has_a_possible_shape() {
-        let lease = lease_example(json!({}));
-        assert!(crate::domain::LeaseHandle::parse(lease["lease_id"].as_str().unwrap()).is_ok());
+        for (ms, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (1_790_000_000_042, "2026-09-21T14:13:20.042Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (u64::MAX, "1970-01-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(serde_json::to_value(Timestamp(ms)).unwrap(), text);
+        }
     }
 }

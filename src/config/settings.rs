@@ -142,7 +142,7 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub max_body_bytes: usize,
 
-    /// How long a client may take to send a request's head, or a TLS handshake
+    /// How long a client may take to send the first head of a connection, or a TLS handshake
     #[arg(long, default_value = "10s", value_name = "DURATION", help_heading = "Limits")]
     #[serde(deserialize_with = "scalar")]
     pub header_timeout: Span,
@@ -152,7 +152,7 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub body_timeout: Span,
 
-    /// How long a connection may stay open between requests
+    /// How long a connection may stay open between requests, the next head included
     #[arg(long, default_value = "75s", value_name = "DURATION", help_heading = "Limits")]
     #[serde(deserialize_with = "scalar")]
     pub idle_timeout: Span,

@@ -1,12 +1,15 @@
 //! Names of locks, semaphores, elections and fences.
 
+use serde::Serialize;
+
 use super::{Invalid, is_name_byte};
 
 /// A resource name: 1–200 characters of `A–Z a–z 0–9 . _ ~ : @ -`, and neither `.` nor `..`.
 ///
 /// The alphabet needs no escaping in a URL path, in a Redis key or in a glob,
 /// so a name is the same string everywhere.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
 pub struct Name(Box<str>);
 
 impl Name {

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout;
 
-use super::connection::Hub;
-use super::socket::{Socket, speaks};
-use super::tls::{Tls, agreed};
+use super::connection::Connections;
+use super::tls::Tls;
 use crate::telemetry::{Refusal, metrics};
 
 /// Clients that the kernel may keep until they are accepted.
@@ -40,7 +40,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts until dropped. Connections that it accepted go on without it.
-pub async fn accept(listener: TcpListener, hub: Arc<Hub>, tls: Option<Arc<Tls>>) {
+pub async fn accept(listener: TcpListener, connections: Arc<Connections>, tls: Option<Arc<Tls>>) {
     let mut failing = false;
     loop {
         let stream = match listener.accept().await {
@@ -58,24 +58,20 @@ pub async fn accept(listener: TcpListener, hub: Arc<Hub>, tls: Option<Arc<Tls>>)
         };
         failing = false;
         set_options(&stream);
-        let Some(place) = hub.admit() else {
+        let Some(place) = connections.admit() else {
             metrics().refused(Refusal::Connections);
             continue;
         };
-        let socket = Arc::new(stream);
-        place.watch(&socket);
+        let connections = Arc::clone(&connections);
         match &tls {
-            None => tokio::spawn(async move {
-                if let Some(version) = place.begin(speaks(&socket)).await {
-                    place.serve(Socket(socket), version).await;
-                }
-            }),
+            None => tokio::spawn(connections.serve(stream, place)),
             Some(tls) => {
-                let handshake = tls.acceptor().accept(Socket(socket));
+                let handshake = timeout(connections.rules.header_timeout, tls.acceptor().accept(stream));
                 tokio::spawn(async move {
-                    if let Some(stream) = place.begin(handshake).await {
-                        let version = agreed(&stream);
-                        place.serve(stream, version).await;
+                    match handshake.await {
+                        Ok(Ok(stream)) => connections.serve(stream, place).await,
+                        Ok(Err(cause)) => tracing::debug!(%cause, "connection did not begin"),
+                        Err(_) => metrics().refused(Refusal::HeaderTimeout),
                     }
                 })
             }

@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{Config, LogFormat};
 
 /// What logs each answered request, at the level debug unless something was wrong with it.
-const REQUESTS: &str = "quorate::api::front=debug";
+const REQUESTS: &str = "quorate::api::observe=debug";
 
 /// Lines that wait for whoever reads the log. More are lost: leases do not wait for a log.
 const LINES_MAX: usize = 8_192;

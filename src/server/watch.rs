@@ -10,17 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tokio::sync::Notify;
+use tokio::signal::unix::Signal;
+use tokio::time::timeout;
 
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Calls `reload` whenever the content of one of `paths` is not what it is now, and when `now` is told.
+/// Calls `reload` whenever the content of one of `paths` is not what it is now, and on SIGHUP.
 /// Runs until dropped.
 pub fn watch<E: Display + Send + 'static>(
     what: &'static str,
     paths: Vec<PathBuf>,
-    now: Arc<Notify>,
+    mut hangup: Signal,
     reload: impl Fn() -> Result<(), E> + Send + Sync + 'static,
 ) -> impl Future<Output = ()> {
     let reload = Arc::new(reload);
@@ -28,7 +29,7 @@ pub fn watch<E: Display + Send + 'static>(
     let mut seen = digest(&paths);
     async move {
         loop {
-            let asked = tokio::time::timeout(LOOK_EVERY, now.notified()).await.is_ok();
+            let asked = timeout(LOOK_EVERY, hangup.recv()).await.is_ok();
             let look = paths.clone();
             let found = tokio::task::spawn_blocking(move || digest(&look)).await.unwrap_or(seen);
             if found == seen && !asked {
@@ -62,14 +63,20 @@ fn digest(paths: &[PathBuf]) -> [u8; 32] {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use tokio::signal::unix::{SignalKind, signal};
+
     use super::*;
+
+    fn hangup() -> Signal {
+        signal(SignalKind::hangup()).unwrap()
+    }
 
     #[tokio::test]
     async fn a_changed_file_is_read_again_and_an_unchanged_one_is_not() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let reloads = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&reloads);
-        let task = tokio::spawn(watch("the file", vec![file.path().to_owned()], Arc::default(), move || {
+        let task = tokio::spawn(watch("the file", vec![file.path().to_owned()], hangup(), move || {
             counter.fetch_add(1, Ordering::SeqCst);
             Ok::<(), String>(())
         }));
@@ -85,24 +92,12 @@ mod tests {
     async fn a_file_that_changes_before_the_first_look_is_read_again() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let watching = watch("the file", vec![file.path().to_owned()], Arc::default(), move || {
+        let watching = watch("the file", vec![file.path().to_owned()], hangup(), move || {
             tell.send(()).map_err(|_| "nobody listens")
         });
         std::fs::write(file.path(), "new").unwrap();
         let task = tokio::spawn(watching);
         tokio::time::timeout(LOOK_EVERY * 10, told.recv()).await.unwrap();
-        task.abort();
-    }
-
-    #[tokio::test]
-    async fn being_told_reads_again_at_once() {
-        let now = Arc::new(Notify::new());
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let task = tokio::spawn(watch("nothing", Vec::new(), Arc::clone(&now), move || {
-            tell.send(()).map_err(|_| "nobody listens")
-        }));
-        now.notify_one();
-        tokio::time::timeout(LOOK_EVERY / 2, told.recv()).await.unwrap();
         task.abort();
     }
 }

@@ -255,9 +255,9 @@ async fn a_field_that_is_unknown_is_an_error() {
 #[tokio::test]
 async fn several_mistakes_are_told_at_once() {
     let deployment = Untouched::start().await;
-    let body = json!({"ttl_ms": 1, "wait_ms": "x", "ownr": "me", "request_id": "!"});
+    let body = json!({"ttl_ms": 1, "wait_ms": "x", "owner": 7, "request_id": "!"});
     let answer = deployment.server.api().acquire("bad", body).await;
-    for field in ["ttl_ms", "wait_ms", "ownr", "request_id"] {
+    for field in ["ttl_ms", "wait_ms", "owner", "request_id"] {
         blames(&answer, field, "four mistakes");
     }
     deployment.check().await;

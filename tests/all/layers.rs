@@ -9,7 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("node", &["node", "domain", "clock", "telemetry"]),
     ("quorum", &["quorum", "node", "domain", "clock", "telemetry"]),
     ("service", &["service", "quorum", "domain", "clock", "telemetry"]),
-    ("api", &["api", "service", "domain", "telemetry"]),
+    ("api", &["api", "access", "service", "domain", "telemetry"]),
 ];
 
 /// A crate, and the only places of `src` that may use it.

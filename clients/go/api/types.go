@@ -347,7 +347,7 @@ type Nodes struct {
 // depends on `code`.
 type Problem struct {
 	// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`,
-	// `method_not_allowed`, `payload_too_large`, `head_too_large`, `unsupported_media_type`, `lock_held`,
+	// `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`,
 	// `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`,
 	// `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
 	Code string `json:"code"`

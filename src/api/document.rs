@@ -4,18 +4,19 @@
 //! put right here: schemas that flatten others become flat, optional fields are absent and never
 //! null, request objects are closed, every operation has examples and all its problems.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
-use utoipa::OpenApi;
+use utoipa::openapi::{OpenApi, Ref, RefOr, Response};
+use utoipa::{IntoResponses, OpenApi as _};
 
-use super::problem::ProblemView;
-use super::{problem_docs, refusals, table};
+use super::problem::{CHALLENGE, Kind, MEDIA_TYPE, ProblemView};
+use super::{Limits, NAME_PATTERN, router};
+use crate::domain::Token;
 
 const SCHEMAS: &str = "#/components/schemas/";
 
-#[derive(OpenApi)]
+#[derive(utoipa::OpenApi)]
 #[openapi(
     info(
         title = "Quorate",
@@ -36,98 +37,83 @@ const SCHEMAS: &str = "#/components/schemas/";
 struct Base;
 
 /// What the handlers' documents are added to.
-pub(super) fn base() -> utoipa::openapi::OpenApi {
+pub(super) fn base() -> OpenApi {
     Base::openapi()
 }
 
-/// The document, OpenAPI 3.1, with line breaks.
+/// The document, OpenAPI 3.1, with line breaks and the bounds of a server that has none of its own.
 pub fn openapi_json() -> String {
-    pretty(document())
+    rendered(router::routes().into_openapi(), &Limits::default()).0
 }
 
-/// The same in OpenAPI 3.0.3, for older tools, with line breaks.
+/// The same in OpenAPI 3.0.3, for older tools.
 pub fn openapi_3_0_json() -> String {
-    pretty(to_3_0(document()))
+    rendered(router::routes().into_openapi(), &Limits::default()).1
 }
 
-/// The members in the order in which people read them; serde_json would sort them.
-#[derive(Serialize)]
-struct Ordered {
-    openapi: Value,
-    info: Value,
-    servers: Value,
-    security: Value,
-    tags: Value,
-    paths: Value,
-    components: Value,
+/// The document in 3.1 and in 3.0.3, with the bounds of a server.
+pub(super) fn rendered(generated: OpenApi, limits: &Limits) -> (String, String) {
+    let document = finish(generated, limits);
+    (pretty(&document), pretty(&to_3_0(document)))
 }
 
-fn pretty(mut document: Value) -> String {
-    let mut take = |name: &str| document[name].take();
-    let ordered = Ordered {
-        openapi: take("openapi"),
-        info: take("info"),
-        servers: take("servers"),
-        security: take("security"),
-        tags: take("tags"),
-        paths: take("paths"),
-        components: take("components"),
-    };
-    // Only a map with keys that are no strings could fail.
-    let mut text = serde_json::to_string_pretty(&ordered).unwrap_or_default();
-    text.push('\n');
-    text
+fn pretty(document: &Value) -> String {
+    format!("{document:#}\n")
 }
 
-fn document() -> Value {
+fn finish(generated: OpenApi, limits: &Limits) -> Value {
     // The document is made of strings, numbers and maps with string keys, so this cannot fail.
-    let mut document = serde_json::to_value(table(None).document.into_openapi()).unwrap_or_default();
-    flatten_schemas(&mut document["components"]["schemas"]);
+    let mut document = serde_json::to_value(generated).unwrap_or_default();
     clean(&mut document);
+    set_bounds(&mut document, limits);
+    bound_numbers(&mut document["components"]["schemas"]);
     document["security"] = json!([{ "bearer": [] }, {}]);
     document["components"]["securitySchemes"] = json!({ "bearer": {
         "type": "http", "scheme": "bearer",
         "description": "An API key, made by `quorate keys new`. Not needed if the server runs without `--api-keys`.",
     }});
-    document["components"]["responses"] = problem_docs::responses();
-    document["components"]["headers"] = problem_docs::headers();
+    document["components"]["responses"] = responses();
+    document["components"]["headers"] = headers();
     finish_operations(&mut document);
-    drop_unused_schemas(&mut document);
     document
 }
 
-/// `allOf` of references and objects, which is what flattening makes, as one object.
-fn flatten_schemas(schemas: &mut Value) {
-    let all = schemas.clone();
-    for schema in schemas.as_object_mut().into_iter().flat_map(Map::values_mut) {
-        if schema.get("allOf").is_some() {
-            let mut flat = json!({ "type": "object", "properties": {}, "required": [] });
-            merge_into(&mut flat, schema, &all);
-            *schema = flat;
+/// This server's bounds in place of the defaults.
+fn set_bounds(value: &mut Value, limits: &Limits) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(|value| set_bounds(value, limits)),
+        Value::Object(map) => {
+            let bounds = [("ttl_ms", limits.max_ttl_ms), ("wait_ms", limits.max_wait_ms)];
+            for (name, maximum) in bounds {
+                // A property of a schema; a parameter has a schema beside its name.
+                let property = map.get_mut(name).filter(|property| property.is_object());
+                if let Some(bound) = property.and_then(|property| property.get_mut("maximum")) {
+                    *bound = json!(maximum);
+                }
+                if map.get("name").is_some_and(|own| own == name) {
+                    map["schema"]["maximum"] = json!(maximum);
+                }
+            }
+            map.values_mut().for_each(|value| set_bounds(value, limits));
         }
+        _ => {}
     }
 }
 
-fn merge_into(flat: &mut Value, part: &Value, all: &Value) {
-    if let Some(name) = part["$ref"].as_str().and_then(|path| path.strip_prefix(SCHEMAS)) {
-        let properties_only = json!({
-            "properties": all[name]["properties"], "required": all[name]["required"], "allOf": all[name]["allOf"],
-        });
-        return merge_into(flat, &properties_only, all);
-    }
-    for inner in part["allOf"].as_array().into_iter().flatten() {
-        merge_into(flat, inner, all);
-    }
-    for member in ["description", "example"] {
-        if let Some(value) = part.get(member) {
-            flat[member] = value.clone();
+/// What is known of every token, and every number that counts something.
+fn bound_numbers(schemas: &mut Value) {
+    let properties =
+        schemas.as_object_mut().into_iter().flat_map(Map::values_mut).map(|schema| &mut schema["properties"]);
+    for (name, property) in properties.filter_map(Value::as_object_mut).flatten() {
+        if matches!(property["type"].as_str(), Some("integer" | "number"))
+            && property.get("minimum").is_none()
+        {
+            let is_token = matches!(name.as_str(), "fencing_token" | "term" | "highest_token");
+            property["minimum"] = json!(u8::from(is_token));
+            if is_token {
+                property["maximum"] = json!(Token::MAX);
+            }
         }
-    }
-    if let (Some(flat), Some(part)) = (flat["properties"].as_object_mut(), part["properties"].as_object()) {
-        flat.extend(part.clone());
-    }
-    if let (Some(flat), Some(part)) = (flat["required"].as_array_mut(), part["required"].as_array()) {
-        flat.extend(part.iter().cloned());
     }
 }
 
@@ -162,19 +148,26 @@ fn clean(value: &mut Value) {
     }
 }
 
-/// Problems, headers, examples and security of every operation; closed request objects.
+/// Name, tag, problems, headers, examples and security of every operation.
 fn finish_operations(document: &mut Value) {
     let Value::Object(mut paths) = document["paths"].take() else { return };
     let schemas = &mut document["components"]["schemas"];
     for (path, item) in &mut paths {
         for (method, operation) in item.as_object_mut().into_iter().flatten() {
             let keyed = path.starts_with("/v1/");
+            // As the handler's function is called, in the spelling of JSON.
+            operation["operationId"] =
+                json!(camel_case(operation["operationId"].as_str().unwrap_or_default()));
+            operation["tags"] = json!([tag(path)]);
+            if path.contains("{name}") {
+                let more = operation["parameters"].as_array().cloned().unwrap_or_default();
+                operation["parameters"] = [vec![name_parameter()], more].concat().into();
+            }
             let body = operation.get("requestBody").is_some();
             if !keyed {
                 operation["security"] = json!([]);
             }
             if let Some(content) = operation["requestBody"].get_mut("content") {
-                close_request_objects(content, schemas);
                 add_examples(content, schemas);
                 let needed = content.as_object().into_iter().flat_map(Map::values).any(|media| {
                     schema_name(media).is_none_or(|name| schemas[name].get("required").is_some())
@@ -183,12 +176,12 @@ fn finish_operations(document: &mut Value) {
             }
             let Some(responses) = operation["responses"].as_object_mut() else { continue };
             for response in responses.values_mut().filter(|response| response.get("content").is_some()) {
-                response["headers"] = json!({ "X-Request-Id": problem_docs::header_ref("X-Request-Id") });
+                response["headers"] = json!({ "X-Request-Id": header_ref("X-Request-Id") });
                 add_examples(&mut response["content"], schemas);
             }
             // A POST may send a body where none is asked for, and then it is read.
-            let limited = !refusals::is_probe(path);
-            problem_docs::add_common(responses, limited, keyed, method == "post", path.contains("{name}"));
+            let limited = !router::is_probe(path);
+            add_common(responses, limited, keyed, method == "post", path.contains("{name}"));
             if !body && let Some(operation) = operation.as_object_mut() {
                 // Looking into it above has made it null.
                 operation.remove("requestBody");
@@ -198,14 +191,28 @@ fn finish_operations(document: &mut Value) {
     document["paths"] = Value::Object(paths);
 }
 
-fn schema_name(media: &Value) -> Option<&str> {
-    media["schema"]["$ref"].as_str()?.strip_prefix(SCHEMAS)
+fn camel_case(text: &str) -> String {
+    let mut words = text.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |text, word| text + &word[..1].to_ascii_uppercase() + &word[1..])
 }
 
-fn close_request_objects(content: &Value, schemas: &mut Value) {
-    for name in content.as_object().into_iter().flat_map(Map::values).filter_map(schema_name) {
-        schemas[name]["additionalProperties"] = json!(false);
-    }
+/// The resource that the path is of.
+fn tag(path: &str) -> &str {
+    let resource = path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    if matches!(resource, "" | "nodes") { "service" } else { resource }
+}
+
+fn name_parameter() -> Value {
+    json!({
+        "name": "name", "in": "path", "required": true, "example": "orders:42",
+        "description": "1 to 200 characters of `A–Z a–z 0–9 . _ ~ : @ -`, but not `.` or `..`. Hierarchy by `:`.",
+        "schema": { "type": "string", "minLength": 1, "maxLength": 200, "pattern": NAME_PATTERN },
+    })
+}
+
+fn schema_name(media: &Value) -> Option<&str> {
+    media["schema"]["$ref"].as_str()?.strip_prefix(SCHEMAS)
 }
 
 fn add_examples(content: &mut Value, schemas: &Value) {
@@ -213,34 +220,6 @@ fn add_examples(content: &mut Value, schemas: &Value) {
         if let Some(example) = schema_name(media).and_then(|name| schemas[name].get("example")) {
             media["example"] = example.clone();
         }
-    }
-}
-
-/// Schemas that were only flattened into others are in nobody's way, but in nobody's use either.
-fn drop_unused_schemas(document: &mut Value) {
-    let mut used = BTreeSet::new();
-    let mut found = BTreeSet::new();
-    find_references(&document["paths"], &mut found);
-    find_references(&document["components"]["responses"], &mut found);
-    while let Some(name) = found.pop_first() {
-        if used.insert(name.clone()) {
-            find_references(&document["components"]["schemas"][&name], &mut found);
-        }
-    }
-    if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
-        schemas.retain(|name, _| used.contains(name));
-    }
-}
-
-fn find_references(value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Array(list) => list.iter().for_each(|value| find_references(value, found)),
-        Value::Object(map) => {
-            let name = map.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix(SCHEMAS));
-            found.extend(name.map(str::to_owned));
-            map.values().for_each(|value| find_references(value, found));
-        }
-        _ => {}
     }
 }
 
@@ -269,22 +248,152 @@ fn references_alone(value: &mut Value) {
     }
 }
 
+/// The reusable responses: a name, and the kinds of problem that are answered so.
+const RESPONSES: &[(&str, &[Kind])] = &[
+    ("InvalidRequest", &[Kind::InvalidRequest]),
+    ("Unauthenticated", &[Kind::Unauthenticated]),
+    ("Forbidden", &[Kind::Forbidden]),
+    ("NotFound", &[Kind::NotFound]),
+    ("PayloadTooLarge", &[Kind::PayloadTooLarge]),
+    ("UnsupportedMediaType", &[Kind::UnsupportedMediaType]),
+    ("LockHeld", &[Kind::LockHeld]),
+    ("SemaphoreFull", &[Kind::SemaphoreFull]),
+    ("ElectionLost", &[Kind::ElectionLost]),
+    ("LeaseLost", &[Kind::LeaseLost]),
+    ("StaleToken", &[Kind::StaleToken]),
+    ("TooManyWaiters", &[Kind::TooManyWaiters]),
+    ("Internal", &[Kind::Internal]),
+    ("Unavailable", &[Kind::QuorumUnavailable, Kind::ShuttingDown, Kind::Overloaded]),
+    ("NotReady", &[Kind::QuorumUnavailable, Kind::ShuttingDown]),
+    ("Overloaded", &[Kind::Overloaded]),
+];
+
+/// What any operation can answer.
+const ALWAYS: [(&str, &str); 2] = [("400", "InvalidRequest"), ("500", "Internal")];
+/// What an operation that is not answered under any load can answer.
+const LIMITED: [(&str, &str); 1] = [("503", "Overloaded")];
+/// What an operation that asks for a key can answer.
+const KEYED: [(&str, &str); 2] = [("401", "Unauthenticated"), ("403", "Forbidden")];
+/// What an operation with a body can answer.
+const WITH_BODY: [(&str, &str); 2] = [("413", "PayloadTooLarge"), ("415", "UnsupportedMediaType")];
+/// What an operation with a name in its path can answer.
+const NAMED: [(&str, &str); 1] = [("404", "NotFound")];
+
+/// All reusable responses, for `components.responses`.
+fn responses() -> Value {
+    let response = |(name, kinds): &(&str, &[Kind])| {
+        let told = kinds.iter().map(|kind| format!("`{}`: {}", kind.code(), kind.meaning()));
+        let description = told.collect::<Vec<_>>().join(" Or ");
+        let example = kinds[0].example();
+        let mut content = json!({ "schema": { "$ref": "#/components/schemas/Problem" } });
+        if kinds.len() == 1 {
+            content["example"] = example.clone();
+        } else {
+            let examples =
+                kinds.iter().map(|kind| (kind.code().to_owned(), json!({ "value": kind.example() })));
+            content["examples"] = examples.collect::<Map<_, _>>().into();
+        }
+        let mut headers = json!({ "X-Request-Id": header_ref("X-Request-Id") });
+        if example.get("retry_after_ms").is_some() {
+            headers["Retry-After"] = header_ref("Retry-After");
+        }
+        if matches!(kinds[0], Kind::Unauthenticated | Kind::Forbidden) {
+            headers["WWW-Authenticate"] = header_ref("WWW-Authenticate");
+        }
+        let response =
+            json!({ "description": description, "headers": headers, "content": { MEDIA_TYPE: content } });
+        ((*name).to_owned(), response)
+    };
+    RESPONSES.iter().map(response).collect::<Map<_, _>>().into()
+}
+
+/// A header of `components.headers`.
+fn header_ref(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/headers/{name}") })
+}
+
+/// All headers of answers, for `components.headers`.
+fn headers() -> Value {
+    json!({
+        "X-Request-Id": {
+            "description": "The id of the request: the client's own if it sent one, else the server's. The log has it too.",
+            "schema": { "type": "string" }, "example": "7f3a9c21-0000002a",
+        },
+        "Retry-After": {
+            "description": "`retry_after_ms` in whole seconds, rounded up.",
+            "schema": { "type": "integer", "minimum": 0 }, "example": 1,
+        },
+        "WWW-Authenticate": {
+            "description": "How to authenticate (RFC 6750): without `error` no key was sent, with `invalid_token` the key is not known, with `insufficient_scope` it does not allow this.",
+            "schema": { "type": "string" }, "example": CHALLENGE,
+        },
+    })
+}
+
+/// Adds what an operation can answer because of its nature.
+fn add_common(responses: &mut Map<String, Value>, limited: bool, keyed: bool, body: bool, named: bool) {
+    let groups: [(bool, &[(&str, &str)]); 5] =
+        [(true, &ALWAYS), (limited, &LIMITED), (keyed, &KEYED), (body, &WITH_BODY), (named, &NAMED)];
+    for (status, name) in groups.iter().filter(|(applies, _)| *applies).flat_map(|(_, group)| *group) {
+        let reference = json!({ "$ref": format!("#/components/responses/{name}") });
+        responses.entry(*status).or_insert(reference);
+    }
+}
+
+macro_rules! problems {
+    ($($(#[$doc:meta])* $type:ident: $($status:literal $name:literal),+;)+) => { $(
+        $(#[$doc])*
+        pub(super) struct $type;
+
+        impl IntoResponses for $type {
+            fn responses() -> BTreeMap<String, RefOr<Response>> {
+                [$(($status, $name)),+]
+                    .map(|(status, name)| (status.to_owned(), RefOr::Ref(Ref::from_response_name(name))))
+                    .into()
+            }
+        }
+    )+ };
+}
+
+problems! {
+    /// Of asking whether the nodes can be asked.
+    ReadinessProblems: "503" "NotReady";
+    /// Of operations that ask the nodes.
+    NodeProblems: "503" "Unavailable";
+    /// Of operations that need the lease to be held.
+    LeaseProblems: "409" "LeaseLost", "503" "Unavailable";
+    /// Of acquiring a lock, or several.
+    LockProblems: "409" "LockHeld", "429" "TooManyWaiters", "503" "Unavailable";
+    /// Of acquiring permits.
+    SemaphoreProblems: "409" "SemaphoreFull", "429" "TooManyWaiters", "503" "Unavailable";
+    /// Of campaigning.
+    ElectionProblems: "409" "ElectionLost", "429" "TooManyWaiters", "503" "Unavailable";
+    /// Of checking a token.
+    StaleProblems: "409" "StaleToken", "503" "Unavailable";
+    /// Of watching.
+    StreamProblems: "429" "TooManyWaiters", "503" "Unavailable";
+}
+
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderMap;
+    use std::collections::BTreeSet;
 
-    use super::super::Limits;
-    use super::super::elections::{Campaign, Election, GetLeader, Proclaim};
-    use super::super::extract::{Ask, Context};
+    use super::super::elections::{self, Campaign, Proclaim};
     use super::super::fencing::CheckToken;
-    use super::super::fields::{Fields, Source};
-    use super::super::leases::{Extend, Release, Shows as _};
-    use super::super::locks::{AcquireLock, ListLocks, Lock};
-    use super::super::multilocks::{AcquireMultilock, ExtendMultilock, Multilock, ReleaseMultilock};
-    use super::super::semaphores::{AcquireSemaphore, Permits};
+    use super::super::fields;
+    use super::super::leases::{Extend, Release};
+    use super::super::locks::{self, AcquireLock};
+    use super::super::multilocks::{self, AcquireMultilock, ExtendMultilock, ReleaseMultilock};
+    use super::super::problem::Problem;
+    use super::super::request::Asked;
+    use super::super::semaphores::{self, AcquireSemaphore};
     use super::*;
     use crate::domain::{self, Candidate, LeaseHandle, LeaseId, Name, Owner, Token};
     use crate::service::{Lease, Nodes, Note};
+
+    fn document() -> Value {
+        finish(router::routes().into_openapi(), &Limits::default())
+    }
 
     fn operations(document: &Value) -> Vec<(String, &Value)> {
         let mut operations = Vec::new();
@@ -434,62 +543,55 @@ mod tests {
         }
     }
 
-    /// What `T` asks for when it is read.
-    fn asked<T: Ask>() -> BTreeSet<&'static str> {
-        let (limits, headers) = (Limits::default(), HeaderMap::new());
-        let mut fields = match T::SOURCE {
-            Source::Body => Fields::of_body(b""),
-            Source::Query => Fields::of_query(None),
-        };
-        let _ = T::read(&mut fields, &Context { limits: &limits, headers: &headers });
-        fields.asked().iter().copied().collect()
-    }
-
-    #[test]
-    fn request_schemas_have_exactly_the_fields_that_are_read() {
-        let document = document();
-        for (name, asked) in [
-            ("AcquireLock", asked::<AcquireLock>()),
-            ("AcquireMultilock", asked::<AcquireMultilock>()),
-            ("AcquireSemaphore", asked::<AcquireSemaphore>()),
-            ("Campaign", asked::<Campaign>()),
-            ("CheckToken", asked::<CheckToken>()),
-            ("Extend", asked::<Extend>()),
-            ("ExtendMultilock", asked::<ExtendMultilock>()),
-            ("Proclaim", asked::<Proclaim>()),
-            ("Release", asked::<Release>()),
-            ("ReleaseMultilock", asked::<ReleaseMultilock>()),
-        ] {
-            let schema = &document["components"]["schemas"][name];
-            let shown: BTreeSet<_> =
-                schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
-            assert_eq!(shown, asked, "{name}");
-            assert_eq!(schema["additionalProperties"], false, "{name}");
-        }
-        for (path, asked) in
-            [("/v1/locks", asked::<ListLocks>()), ("/v1/elections/{name}", asked::<GetLeader>())]
-        {
-            let parameters = document["paths"][path]["get"]["parameters"].as_array().unwrap().iter();
-            let shown: BTreeSet<_> = parameters
-                .filter(|parameter| parameter["in"] == "query")
-                .map(|parameter| parameter["name"].as_str().unwrap())
-                .collect();
-            assert_eq!(shown, asked, "{path}");
-        }
-    }
-
     #[test]
     fn required_request_fields_are_those_that_are_missed() {
-        let (limits, headers) = (Limits::default(), HeaderMap::new());
-        let context = Context { limits: &limits, headers: &headers };
-        let mut fields = Fields::of_body(b"{}");
-        let asked = AcquireSemaphore::read(&mut fields, &context);
-        let problem = fields.finish(asked.map(|_| ())).unwrap_err().to_json("r");
-        let problem: Value = serde_json::from_slice(&problem).unwrap();
-        let missed: Vec<_> =
-            problem["errors"].as_array().unwrap().iter().map(|error| &error["field"]).collect();
-        let schema = &document()["components"]["schemas"]["AcquireSemaphore"];
-        assert_eq!(schema["required"], json!(missed));
+        let missed = |checked: Result<(), Problem>| {
+            let problem: Value = serde_json::from_slice(&checked.unwrap_err().to_json("r")).unwrap();
+            let errors = problem["errors"].as_array().unwrap().clone();
+            errors.iter().map(|error| error["field"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+        };
+        fn checked<T: Asked>() -> Result<(), Problem> {
+            fields::check(&fields::from_json::<T>(b"")?, &Limits::default())
+        }
+        let document = document();
+        for (name, checked) in [
+            ("AcquireMultilock", checked::<AcquireMultilock>()),
+            ("AcquireSemaphore", checked::<AcquireSemaphore>()),
+            ("Campaign", checked::<Campaign>()),
+            ("CheckToken", checked::<CheckToken>()),
+            ("Extend", checked::<Extend>()),
+            ("ExtendMultilock", checked::<ExtendMultilock>()),
+            ("Proclaim", checked::<Proclaim>()),
+            ("Release", checked::<Release>()),
+            ("ReleaseMultilock", checked::<ReleaseMultilock>()),
+        ] {
+            let schema = &document["components"]["schemas"][name];
+            let required = schema["required"].as_array().unwrap().iter();
+            let required: BTreeSet<_> = required.map(|field| field.as_str().unwrap().to_owned()).collect();
+            assert_eq!(required, missed(checked), "{name}");
+            assert_eq!(schema["additionalProperties"], false, "{name}");
+        }
+        assert!(checked::<AcquireLock>().is_ok());
+        assert!(document["components"]["schemas"]["AcquireLock"].get("required").is_none());
+    }
+
+    #[test]
+    fn the_bounds_are_those_of_the_server() {
+        let limits = Limits { max_ttl_ms: 1_234_000, max_wait_ms: 55_000, ..Limits::default() };
+        for document in [document(), finish(router::routes().into_openapi(), &limits)] {
+            let own = document != self::document();
+            let (ttl, wait) = if own { (1_234_000, 55_000) } else { (300_000, 60_000) };
+            for name in ["AcquireLock", "AcquireMultilock", "AcquireSemaphore", "Campaign"] {
+                let properties = &document["components"]["schemas"][name]["properties"];
+                assert_eq!(properties["ttl_ms"]["maximum"], ttl, "{name}");
+                assert_eq!(properties["wait_ms"]["maximum"], wait, "{name}");
+            }
+            assert_eq!(document["components"]["schemas"]["Extend"]["properties"]["ttl_ms"]["maximum"], ttl);
+            let parameters = &document["paths"]["/v1/elections/{name}"]["get"]["parameters"];
+            let parameter =
+                parameters.as_array().unwrap().iter().find(|one| one["name"] == "wait_ms").unwrap();
+            assert_eq!(parameter["schema"]["maximum"], wait);
+        }
     }
 
     #[test]
@@ -524,15 +626,16 @@ mod tests {
             nodes: Nodes { total: 3, quorum: 2, granted: 3, held: 0, failed: 0 },
         };
         let name = |text| Name::new(text).unwrap();
-        let (lock, multilock) = (Lock(name("a")), Multilock(vec![name("a"), name("b")]));
-        let (permits, election) = (Permits::new(name("a"), 5, 2), Election(name("a")));
         let lease_id = handle.expose();
         let document = document();
         for (schema, answer) in [
-            ("Lease", serde_json::to_value(lock.show(&lease, 0)).unwrap()),
-            ("MultilockLease", serde_json::to_value(multilock.show(&lease, 0)).unwrap()),
-            ("SemaphoreLease", serde_json::to_value(permits.show(&lease, 0)).unwrap()),
-            ("Leadership", serde_json::to_value(election.show(&lease, 0)).unwrap()),
+            ("Lease", serde_json::to_value(locks::show(name("a"))(&lease, 0)).unwrap()),
+            (
+                "MultilockLease",
+                serde_json::to_value(multilocks::show(vec![name("a"), name("b")])(&lease, 0)).unwrap(),
+            ),
+            ("SemaphoreLease", serde_json::to_value(semaphores::show(name("a"))(&lease, 0)).unwrap()),
+            ("Leadership", serde_json::to_value(elections::show(name("a"))(&lease, 0)).unwrap()),
         ] {
             assert_eq!(answer["lease_id"], lease_id);
             let schema = &document["components"]["schemas"][schema];
