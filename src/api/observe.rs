@@ -34,6 +34,9 @@ fn label(method: &Method) -> &'static str {
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("OTHER")
 }
 
+/// Requests, and how long they took.
+type Meter = (Counter, Histogram);
+
 /// What is known of a route.
 struct Route {
     /// The path with `{name}` in it, never a name itself.
@@ -41,7 +44,7 @@ struct Route {
     /// What the route acquires, if it does.
     acquires: Option<Primitive>,
     /// By method and status; made when first needed, and there are no more than the API has of either.
-    meters: RwLock<HashMap<(&'static str, u16), (Counter, Histogram)>>,
+    meters: RwLock<HashMap<(&'static str, u16), Meter>>,
     /// Lines of requests for which there was no room.
     no_room: Seldom,
     /// Lines of requests that found no quorum.
@@ -56,7 +59,7 @@ impl Route {
     }
 
     fn count(&self, method: &'static str, status: u16, took: Duration) {
-        let count = |(requests, seconds): &(Counter, Histogram)| {
+        let count = |(requests, seconds): &Meter| {
             requests.increment(1);
             seconds.record(took);
         };

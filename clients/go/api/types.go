@@ -17,11 +17,10 @@ type AcquireLock struct {
 	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
 	// header `Idempotency-Key` means the same.
 	RequestID string `json:"request_id,omitempty"`
-	// Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless
-	// configured). Left out: 30 000, or `max_ttl` where that is shorter.
+	// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30
+	// 000, or `max_ttl` where that is shorter.
 	TTLMs *int64 `json:"ttl_ms,omitempty"`
-	// How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left
-	// out: one attempt.
+	// How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt.
 	WaitMs *int64 `json:"wait_ms,omitempty"`
 }
 
@@ -36,11 +35,10 @@ type AcquireMultilock struct {
 	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
 	// header `Idempotency-Key` means the same.
 	RequestID string `json:"request_id,omitempty"`
-	// Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless
-	// configured). Left out: 30 000, or `max_ttl` where that is shorter.
+	// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30
+	// 000, or `max_ttl` where that is shorter.
 	TTLMs *int64 `json:"ttl_ms,omitempty"`
-	// How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left
-	// out: one attempt.
+	// How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt.
 	WaitMs *int64 `json:"wait_ms,omitempty"`
 }
 
@@ -58,11 +56,10 @@ type AcquireSemaphore struct {
 	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
 	// header `Idempotency-Key` means the same.
 	RequestID string `json:"request_id,omitempty"`
-	// Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless
-	// configured). Left out: 30 000, or `max_ttl` where that is shorter.
+	// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30
+	// 000, or `max_ttl` where that is shorter.
 	TTLMs *int64 `json:"ttl_ms,omitempty"`
-	// How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left
-	// out: one attempt.
+	// How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt.
 	WaitMs *int64 `json:"wait_ms,omitempty"`
 }
 
@@ -73,13 +70,12 @@ type Campaign struct {
 	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
 	// header `Idempotency-Key` means the same.
 	RequestID string `json:"request_id,omitempty"`
-	// Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless
-	// configured). Left out: 30 000, or `max_ttl` where that is shorter.
+	// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30
+	// 000, or `max_ttl` where that is shorter.
 	TTLMs *int64 `json:"ttl_ms,omitempty"`
 	// The value that the leader proclaims from the start, e.g. an address.
 	Value string `json:"value,omitempty"`
-	// How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left
-	// out: one attempt.
+	// How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt.
 	WaitMs *int64 `json:"wait_ms,omitempty"`
 }
 
@@ -113,7 +109,7 @@ type ElectionState struct {
 type Extend struct {
 	// The secret of the lease.
 	LeaseID string `json:"lease_id"`
-	// The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains and
+	// The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and
 	// is not added to it. Left out: the lease's own ttl.
 	TTLMs *int64 `json:"ttl_ms,omitempty"`
 }
@@ -124,7 +120,7 @@ type ExtendMultilock struct {
 	LeaseID string `json:"lease_id"`
 	// The names of the locks: 2 to 64, all different, in any order.
 	Names []string `json:"names"`
-	// The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains and
+	// The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and
 	// is not added to it. Left out: the lease's own ttl.
 	TTLMs *int64 `json:"ttl_ms,omitempty"`
 }
@@ -140,7 +136,7 @@ type Fence struct {
 // FieldError: One thing that is wrong with a request.
 type FieldError struct {
 	// What is wrong: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path, a
-	// query parameter, a header, or `head` or `body` as a whole.
+	// query parameter, a header, or `body` as a whole.
 	Field string `json:"field"`
 	// Why it is wrong.
 	Message string `json:"message"`
@@ -347,9 +343,9 @@ type Nodes struct {
 // depends on `code`.
 type Problem struct {
 	// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`,
-	// `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`,
-	// `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`,
-	// `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
+	// `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`,
+	// `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`,
+	// `shutting_down`, `overloaded` or `internal`.
 	Code string `json:"code"`
 	// What happened in this case, for people.
 	Detail string `json:"detail"`

@@ -8,9 +8,9 @@ export type AcquireLock = {
   owner?: string;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
   request_id?: string;
-  /** Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless configured). Left out: 30 000, or `max_ttl` where that is shorter. */
+  /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
   ttl_ms?: number;
-  /** How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left out: one attempt. */
+  /** How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt. */
   wait_ms?: number;
 };
 
@@ -24,9 +24,9 @@ export type AcquireMultilock = {
   owner?: string;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
   request_id?: string;
-  /** Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless configured). Left out: 30 000, or `max_ttl` where that is shorter. */
+  /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
   ttl_ms?: number;
-  /** How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left out: one attempt. */
+  /** How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt. */
   wait_ms?: number;
 };
 
@@ -42,9 +42,9 @@ export type AcquireSemaphore = {
   permits?: number;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
   request_id?: string;
-  /** Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless configured). Left out: 30 000, or `max_ttl` where that is shorter. */
+  /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
   ttl_ms?: number;
-  /** How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left out: one attempt. */
+  /** How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt. */
   wait_ms?: number;
 };
 
@@ -54,11 +54,11 @@ export type Campaign = {
   candidate: string;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
   request_id?: string;
-  /** Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000 unless configured). Left out: 30 000, or `max_ttl` where that is shorter. */
+  /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
   ttl_ms?: number;
   /** The value that the leader proclaims from the start, e.g. an address. */
   value?: string;
-  /** How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or left out: one attempt. */
+  /** How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt. */
   wait_ms?: number;
 };
 
@@ -92,7 +92,7 @@ export type ElectionState = {
 export type Extend = {
   /** The secret of the lease. */
   lease_id: string;
-  /** The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl. */
+  /** The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl. */
   ttl_ms?: number;
 };
 
@@ -102,7 +102,7 @@ export type ExtendMultilock = {
   lease_id: string;
   /** The names of the locks: 2 to 64, all different, in any order. */
   names: Array<string>;
-  /** The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl. */
+  /** The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl. */
   ttl_ms?: number;
 };
 
@@ -116,7 +116,7 @@ export type Fence = {
 
 /** One thing that is wrong with a request. */
 export type FieldError = {
-  /** What is wrong: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path, a query parameter, a header, or `head` or `body` as a whole. */
+  /** What is wrong: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path, a query parameter, a header, or `body` as a whole. */
   field: string;
   /** Why it is wrong. */
   message: string;
@@ -314,7 +314,7 @@ export type Nodes = {
 
 /** Every answer that is not 2xx (RFC 9457). Which of the members after `request_id` are present depends on `code`. */
 export type Problem = {
-  /** The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `head_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`. */
+  /** The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`. */
   code: string;
   /** What happened in this case, for people. */
   detail: string;

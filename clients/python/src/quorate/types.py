@@ -26,13 +26,12 @@ class AcquireLock(TypedDict, total=False):
     """
     ttl_ms: int
     """
-    Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000
-    unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
+    Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out:
+    30 000, or `max_ttl` where that is shorter.
     """
     wait_ms: int
     """
-    How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or
-    left out: one attempt.
+    How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt.
     """
 
 
@@ -55,13 +54,12 @@ class AcquireMultilock(_AcquireMultilock, total=False):
     """
     ttl_ms: int
     """
-    Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000
-    unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
+    Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out:
+    30 000, or `max_ttl` where that is shorter.
     """
     wait_ms: int
     """
-    How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or
-    left out: one attempt.
+    How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt.
     """
 
 
@@ -89,13 +87,12 @@ class AcquireSemaphore(_AcquireSemaphore, total=False):
     """
     ttl_ms: int
     """
-    Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000
-    unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
+    Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out:
+    30 000, or `max_ttl` where that is shorter.
     """
     wait_ms: int
     """
-    How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or
-    left out: one attempt.
+    How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt.
     """
 
 
@@ -114,15 +111,14 @@ class Campaign(_Campaign, total=False):
     """
     ttl_ms: int
     """
-    Life of the lease without extension, in milliseconds: 100 to the server's `max_ttl` (300 000
-    unless configured). Left out: 30 000, or `max_ttl` where that is shorter.
+    Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out:
+    30 000, or `max_ttl` where that is shorter.
     """
     value: str
     """The value that the leader proclaims from the start, e.g. an address."""
     wait_ms: int
     """
-    How long to wait, in milliseconds: 0 to the server's `max_wait` (60 000 unless configured). 0 or
-    left out: one attempt.
+    How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt.
     """
 
 
@@ -167,8 +163,8 @@ class Extend(_Extend, total=False):
 
     ttl_ms: int
     """
-    The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains
-    and is not added to it. Left out: the lease's own ttl.
+    The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what
+    remains and is not added to it. Left out: the lease's own ttl.
     """
 
 
@@ -184,8 +180,8 @@ class ExtendMultilock(_ExtendMultilock, total=False):
 
     ttl_ms: int
     """
-    The new remaining time, in milliseconds: 100 to the server's `max_ttl`. It replaces what remains
-    and is not added to it. Left out: the lease's own ttl.
+    The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what
+    remains and is not added to it. Left out: the lease's own ttl.
     """
 
 
@@ -207,7 +203,7 @@ class FieldError(TypedDict):
     field: str
     """
     What is wrong: a field (`ttl_ms`, `names[1]`, `metadata.team`), `name` for the name in the path,
-    a query parameter, a header, or `head` or `body` as a whole.
+    a query parameter, a header, or `body` as a whole.
     """
     message: str
     """Why it is wrong."""
@@ -462,10 +458,9 @@ class _Problem(TypedDict):
     code: str
     """
     The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`,
-    `not_found`, `method_not_allowed`, `payload_too_large`, `head_too_large`,
-    `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`,
-    `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or
-    `internal`.
+    `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`,
+    `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`,
+    `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
     """
     detail: str
     """What happened in this case, for people."""
