@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Types, drift from the OpenAPI document, the tests against real servers over real redis-servers, and the package.
-# QUORATE_BIN names the server's binary. Tools come from npm into ${TMPDIR:-/tmp}/quorate-typescript-tools.
+# QUORATE_BIN names the server's binary. Tools come from npm into ${QUORATE_TOOLS:-${TMPDIR:-/tmp}}/quorate-typescript-tools.
 set -euo pipefail
 cd "$(dirname "$0")"
 : "${QUORATE_BIN:?the binary of the server to test against}"
 QUORATE_BIN=$(realpath "$QUORATE_BIN")
 export QUORATE_BIN
-tools=${TMPDIR:-/tmp}/quorate-typescript-tools
+tools=${QUORATE_TOOLS:-${TMPDIR:-/tmp}}/quorate-typescript-tools
 if ! cmp -s package.json "$tools/installed.json"; then
     rm -rf "$tools" && mkdir -p "$tools" && cp package.json "$tools"
     if ! (cd "$tools" && npm install --silent --ignore-scripts --no-package-lock --no-audit --no-fund); then

@@ -6,9 +6,11 @@ import { environment } from "./host.js";
 import { Leadership, Lease, type Body } from "./lease.js";
 import { observe } from "./observe.js";
 import type { AcquireOptions, CampaignOptions, LockOptions, RateLimitOptions, SemaphoreOptions } from "./options.js";
+import { Renewer } from "./renewer.js";
 import { Servers, type Fetch } from "./servers.js";
 import { standBy } from "./standby.js";
 import { checkName, several, single } from "./target.js";
+import { tlsFetch } from "./tls.js";
 
 export interface ClientOptions {
   /** One URL or several. Left out: `QUORATE_SERVER`, separated by commas, or http://127.0.0.1:8080. */
@@ -17,7 +19,11 @@ export interface ClientOptions {
   apiKey?: string;
   /** The label of leases that name no owner of their own. */
   owner?: string;
-  /** Another fetch, e.g. one that goes through a proxy or trusts another authority. */
+  /** A file of certificates to trust besides the usual ones, not in browsers. Left out: `QUORATE_CA`. */
+  ca?: string;
+  /** A file with certificate and key, where the server demands one. Left out: `QUORATE_CLIENT_CERT`. */
+  clientCert?: string;
+  /** Another fetch, e.g. one that goes through a proxy. It has its own ways to trust an authority. */
   fetch?: Fetch;
   /** How long one request waits at most; longer waits are made of several. Left out: 20,000. */
   pieceMs?: number;
@@ -30,7 +36,11 @@ export class Client {
     const servers = options.servers ?? environment("QUORATE_SERVER") ?? "http://127.0.0.1:8080";
     const urls = (Array.isArray(servers) ? servers : servers.split(",")).map((url) => url.trim()).filter(Boolean);
     const apiKey = options.apiKey ?? environment("QUORATE_API_KEY")?.trim();
-    this.#core = new Core(new Servers(urls, apiKey, options.fetch ?? fetch), apiKey, options.pieceMs ?? 20_000, options.owner);
+    const tls = { ca: options.ca ?? environment("QUORATE_CA"), clientCert: options.clientCert ?? environment("QUORATE_CLIENT_CERT") };
+    const https = urls.some((url) => url.startsWith("https:")) ? tlsFetch(tls) : undefined;
+    const usual: Fetch = (url, init) => (https && url.startsWith("https:") ? https(url, init) : fetch(url, init));
+    const renewer = new Renewer(new Servers(urls, apiKey, options.fetch ?? usual), apiKey, tls);
+    this.#core = new Core(renewer, options.pieceMs ?? 20_000, options.owner);
   }
 
   /** A lock: until its `release`, or around a function. */

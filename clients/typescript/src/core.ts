@@ -6,7 +6,7 @@ import { now } from "./clock.js";
 import { QuorateError, UnavailableError } from "./errors.js";
 import { Held } from "./held.js";
 import { acquireBody, waitOf, type AnyOptions } from "./options.js";
-import { Renewer } from "./renewer.js";
+import type { Renewer } from "./renewer.js";
 import { ANSWER_MS, Piece, another, type Servers } from "./servers.js";
 import { linked, sleep, within } from "./signals.js";
 import type { Target } from "./target.js";
@@ -15,15 +15,15 @@ const RELEASE_MS = 5_000;
 const RELEASE_AGAIN_MS = 100;
 
 export class Core {
-  readonly renewer: Renewer;
+  readonly servers: Servers;
   readonly piece: Piece;
   /** The acquisitions under way. */
   readonly #acquiring = new Set<AbortController>();
   #closed = false;
   readonly #background = new Set<Promise<void>>();
 
-  constructor(readonly servers: Servers, apiKey: string | undefined, pieceMs: number, private readonly owner: string | undefined) {
-    this.renewer = new Renewer(servers, apiKey);
+  constructor(readonly renewer: Renewer, pieceMs: number, private readonly owner: string | undefined) {
+    this.servers = renewer.servers;
     this.piece = new Piece(pieceMs);
   }
 

@@ -3,12 +3,14 @@
 import { builtin, host, isNode } from "./host.js";
 import type { Held } from "./held.js";
 import type { Servers } from "./servers.js";
+import type { TlsFiles } from "./tls.js";
 
 const TIMEOUT_MS = 5_000;
 
 export interface Holder {
   readonly servers: Servers;
   readonly apiKey: string | undefined;
+  readonly tls: TlsFiles;
   readonly leases: ReadonlySet<Held>;
 }
 
@@ -18,16 +20,25 @@ let listening = false;
 
 /** Nothing asynchronous runs any more in a process that ends: another process does it, and is waited for. */
 const PROGRAM = `
+import http from "node:http";
+import https from "node:https";
+import { readFileSync } from "node:fs";
+import { rootCertificates } from "node:tls";
 let text = "";
 for await (const piece of process.stdin) text += piece;
-await Promise.all(JSON.parse(text).map(async ({ servers, apiKey, leases }) => {
+await Promise.all(JSON.parse(text).map(({ servers, apiKey, tls, leases }) => {
   const headers = { "Content-Type": "application/json", ...(apiKey && { Authorization: "Bearer " + apiKey }) };
-  await Promise.all(leases.map(async ({ path, body }) => {
-    for (const server of servers) {
-      const signal = AbortSignal.timeout(Math.ceil(4000 / servers.length));
-      const answer = await fetch(server + path, { method: "POST", headers, body: JSON.stringify(body), signal }).catch(() => undefined);
-      if (answer?.ok) return;
-    }
+  const cert = tls.clientCert && readFileSync(tls.clientCert);
+  const ca = tls.ca && [...rootCertificates, readFileSync(tls.ca)];
+  const options = { method: "POST", headers, timeout: 4000 / servers.length, ...(cert && { cert, key: cert }), ...(ca && { ca }) };
+  const released = (url, body) => new Promise((resolve) => {
+    const request = (url.startsWith("https:") ? https : http).request(url, options, (answer) => {
+      answer.resume().on("close", () => resolve(answer.statusCode === 200));
+    });
+    request.on("error", () => resolve(false)).on("timeout", () => request.destroy()).end(JSON.stringify(body));
+  });
+  return Promise.all(leases.map(async ({ path, body }) => {
+    for (const server of servers) if (await released(server + path, body)) return;
   }));
 }));
 process.exit();
@@ -43,9 +54,10 @@ export function releaseAtExit(holder: Holder): void {
 }
 
 function releaseAll(): void {
-  const clients = [...holders].map(({ servers, apiKey, leases }) => ({
+  const clients = [...holders].map(({ servers, apiKey, tls, leases }) => ({
     servers: servers.inTurn().map((server) => servers.urls[server]),
     apiKey,
+    tls,
     leases: [...leases].map(({ target, body }) => ({ path: target.path("release"), body })),
   }));
   if (clients.length === 0 || !host?.execPath) return;

@@ -7,6 +7,7 @@ import { QuorateError, UnavailableError } from "./errors.js";
 import { releaseAtExit, type Holder } from "./exit.js";
 import type { Held } from "./held.js";
 import { another, type Server, type Servers } from "./servers.js";
+import type { TlsFiles } from "./tls.js";
 
 const MOST_AT_ONCE = 500;
 const LEAST_TIMEOUT_MS = 250;
@@ -26,7 +27,7 @@ export class Renewer implements Holder {
   readonly #oneByOne = new Map<Server, number>();
   #timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(readonly servers: Servers, readonly apiKey: string | undefined) {}
+  constructor(readonly servers: Servers, readonly apiKey: string | undefined, readonly tls: TlsFiles) {}
 
   add(held: Held): void {
     this.leases.add(held);

@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Program, client, lacks, observer, shared, unique, until } from "./support.js";
+import { NotAcquiredError } from "../src/index.js";
+import { Fault, Program, client, lacks, observer, shared, unique, until } from "./support.js";
 
 const here = shared();
 const a = () => here.urls[0] as string;
@@ -31,6 +32,49 @@ test("S40: two hundred cancellations at random moments leave nothing behind", as
   };
   await until(free, 5_000); // of 60 that their ttl would take
   for (const one of names) assert.equal(await observer(a()).waiters(one), 0);
+});
+
+test("S40: a caller who gives up says so to each server that was asked", async (t) => {
+  const [fault, name] = [await Fault.before(t, a()), unique()];
+  await client(t, a()).lock(name, {}, async () => {
+    const mine = client(t, fault.url);
+    const signal = AbortSignal.timeout(300);
+    await assert.rejects(mine.lock(name, { signal }), { name: "TimeoutError" });
+    await assert.rejects(mine.lock(name, { waitMs: 200 }), NotAcquiredError);
+    await mine.close(); // which waits for what goes on in the background
+    const ids = (verb: string) => new Set(fault.asked.filter(([path]) => path.endsWith(verb)).map(([, body]) => body["request_id"]));
+    assert.equal(ids("/release").size, 2);
+    assert.deepEqual(ids("/release"), ids("/acquire"));
+    await assert.rejects(client(t, fault.url).lock(name, { waitMs: 0 }), NotAcquiredError);
+    assert.equal(ids("/release").size, 2); // a plain refusal leaves nothing
+  });
+});
+
+test("S40: a lease that is granted as its caller leaves is given back", async (t) => {
+  const name = unique();
+  const stop = new AbortController();
+  const mine = client(t, a(), {
+    // The answer is here, and read by the client only after its caller has left.
+    fetch: async (url, init) => {
+      const answer = await fetch(url, { ...init, signal: null });
+      const text = await answer.text();
+      if (url.endsWith("/acquire")) stop.abort();
+      return { ok: answer.ok, status: answer.status, headers: answer.headers, text: () => Promise.resolve(text) };
+    },
+  });
+  await assert.rejects(mine.lock(name, { ttlMs: 60_000, signal: stop.signal }), { name: "AbortError" });
+  await mine.close();
+  assert.equal(await observer(a()).held(name), false);
+});
+
+test("a process that waits for nothing else goes on while a function runs under a lease", async (t) => {
+  const name = unique();
+  const program = new Program(t, "exits", [here.urls.join(), name, "by the loss"]);
+  await program.says("held");
+  await observer(a()).forceRelease(name);
+  await program.says("lost");
+  await program.ended;
+  assert.equal(program.process.exitCode, 0);
 });
 
 for (const [how, status] of [["by itself", 0], ["by an error", 1], ["by process.exit", 3]] as const) {

@@ -175,7 +175,7 @@ describe("renewal and loss", { concurrency: 8 }, () => {
       return problem(404, "not_found");
     };
     const mine = client(t, fault.url);
-    const leases = await Promise.all(Array.from({ length: 20 }, (_, i) => mine.lock(`${name}:${i}`, { ttlMs: 2_000 })));
+    const leases = await Promise.all(Array.from({ length: 20 }, (_, i) => mine.lock(`${name}:${i}`, { ttlMs: 4_000 })));
     await sleep(5_000);
     for (const lease of leases) lease.check();
     assert.equal(asked, 1);

@@ -183,7 +183,7 @@ export class Fault {
   url = "";
   /** How often each path was asked for. */
   readonly requests = new Map<string, number>();
-  readonly bodies: Json[] = [];
+  readonly asked: Array<[path: string, body: Json]> = [];
   /** May answer in the server's place, or hold the request up. */
   before: (path: string, body: Json) => Fate | undefined | Promise<Fate | undefined> = () => undefined;
   /** Sees the answer, may hold it up, and cuts it off by returning true. */
@@ -211,7 +211,7 @@ export class Fault {
     const body = text ? (JSON.parse(text) as Json) : {};
     const url = new URL(asked.url ?? "/", this.target);
     this.requests.set(url.pathname, (this.requests.get(url.pathname) ?? 0) + 1);
-    this.bodies.push(body);
+    this.asked.push([url.pathname, body]);
     let fate = await this.before(url.pathname, body);
     if (!fate) {
       const forwarded = request(url, { method: asked.method, headers: { ...asked.headers, host: url.host } });

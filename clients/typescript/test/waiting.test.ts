@@ -23,7 +23,7 @@ test("S10: a wait in pieces keeps its place", async (t) => {
   await holder.release();
   await Promise.all(waiting);
   assert.deepEqual(order, ["first", "second"]);
-  assert.equal(new Set(fault.bodies.map((body) => body["request_id"]).filter(Boolean)).size, 2);
+  assert.equal(new Set(fault.asked.map(([, body]) => body["request_id"]).filter(Boolean)).size, 2);
 });
 
 test("S10: a server that takes no long waits gets shorter ones", async (t) => {
@@ -153,7 +153,7 @@ test("S44: a lease that is over when its answer comes is none", async (t) => {
   const [fault, name] = [await Fault.before(t, a()), unique()];
   const ids: unknown[] = [];
   fault.after = async (path) => {
-    if (path.endsWith("/acquire") && ids.push(fault.bodies.at(-1)?.["request_id"]) === 1) await sleep(800);
+    if (path.endsWith("/acquire") && ids.push(fault.asked.at(-1)?.[1]["request_id"]) === 1) await sleep(800);
     return false;
   };
   const lease = await client(t, fault.url).lock(name, { ttlMs: 500, waitMs: 20_000 });

@@ -2,8 +2,12 @@
 
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
+import { once } from "node:events";
+import { createServer } from "node:https";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 import { Agent, ProxyAgent, fetch as undiciFetch, type Dispatcher } from "undici";
 import { Client, ForbiddenError, InvalidRequestError, UnavailableError, type Fetch } from "../src/index.js";
@@ -14,29 +18,81 @@ const here = shared();
 /** The recipe of the README: fetch with another dispatcher. */
 const through = (dispatcher: Dispatcher): Fetch => (url, init) => undiciFetch(url, { ...init, dispatcher });
 
+/** A certificate with its key in one file, signed by itself or by another. */
+async function certificate(at: (file: string) => string, name: string, ca?: string): Promise<string> {
+  const request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -addext subjectAltName=IP:127.0.0.1";
+  const signer = ca === undefined ? [] : ["-CA", ca, "-CAkey", ca, "-addext", "basicConstraints=critical,CA:FALSE"];
+  await run("openssl", ...request.split(" "), "-subj", `/CN=${name}`, "-keyout", at(`${name}.key`), "-out", at(`${name}.crt`), ...signer);
+  writeFileSync(at(`${name}.pem`), readFileSync(at(`${name}.crt`), "utf8") + readFileSync(at(`${name}.key`), "utf8"));
+  return at(`${name}.pem`);
+}
+
 test("S60: a server with a certificate of an own authority", async (t) => {
   const deployment = await own(t, 0);
-  const at = (file: string) => join(deployment.directory, file);
-  const request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1";
-  const made = await run("openssl", ...request.split(" "), "-keyout", at("key.pem"), "-out", at("cert.pem")).catch(() => undefined);
-  if (made === undefined) return t.skip("there is no openssl");
-  const { url } = await deployment.serve("--tls-cert", at("cert.pem"), "--tls-key", at("key.pem"));
+  const ca = await certificate((file) => join(deployment.directory, file), "server");
+  const { url } = await deployment.serve("--tls-cert", ca, "--tls-key", ca);
   assert.match(url, /^https:/);
 
   const refused = await client(t, url).lock(unique(), { waitMs: 0 }).catch((error: unknown) => error);
   assert.ok(refused instanceof UnavailableError);
   assert.match(refused.message, /self[- ]signed certificate/);
 
-  const trusting = new Agent({ connect: { ca: readFileSync(at("cert.pem"), "utf8") } });
+  await client(t, url, { ca }).lock(unique(), { ttlMs: 1_000 }, async (lease, signal) => {
+    await sleep(1_500, undefined, { signal });
+    lease.check();
+  });
+  const trusting = new Agent({ connect: { ca: readFileSync(ca, "utf8") } });
   await client(t, url, { fetch: through(trusting) }).lock(unique(), {}, (lease) => lease.check());
+  assert.throws(() => new Client({ servers: url, ca: "/no/such/file" }), InvalidRequestError);
 
+  for (const variable of ["QUORATE_CA", "NODE_EXTRA_CA_CERTS"]) {
+    const name = unique();
+    const program = new Program(t, "exits", [url, name, "by itself"], { [variable]: ca });
+    await program.says("held");
+    program.process.stdin?.end();
+    await program.ended;
+    assert.deepEqual([program.process.exitCode, program.errors], [0, ""]);
+    assert.equal((await client(t, url, { ca }).getLock(name)).held, false); // the exit knew the way, too
+  }
+});
+
+test("S60: a server that demands a certificate", async (t) => {
+  const deployment = await own(t, 0);
+  const at = (file: string) => join(deployment.directory, file);
+  const ca = await certificate(at, "server");
+  const authority = await certificate(at, "authority");
+  const { url } = await deployment.serve("--tls-cert", ca, "--tls-key", ca, "--tls-client-ca", authority);
+  await assert.rejects(client(t, url, { ca }).lock(unique(), { waitMs: 0 }), UnavailableError);
   const name = unique();
-  const program = new Program(t, "exits", [url, name, "by itself"], { NODE_EXTRA_CA_CERTS: at("cert.pem") });
+  const clientCert = await certificate(at, "client", authority);
+  await client(t, url, { ca, clientCert }).lock(name, {}, (lease) => lease.check());
+  const program = new Program(t, "exits", [url, name, "by itself"], { QUORATE_CA: ca, QUORATE_CLIENT_CERT: clientCert });
   await program.says("held");
   program.process.stdin?.end();
   await program.ended;
-  assert.deepEqual([program.process.exitCode, program.errors], [0, ""]);
-  assert.equal((await client(t, url, { fetch: through(trusting) }).getLock(name)).held, false); // the exit knew the way, too
+  assert.equal((await client(t, url, { ca, clientCert }).getLock(name)).held, false);
+});
+
+test("S60: requests that are sent by https ride through a broken connection, and end with the wait", async (t) => {
+  const deployment = await own(t, 0);
+  const ca = await certificate((file) => join(deployment.directory, file), "server");
+  const pem = readFileSync(ca);
+  let asked = 0;
+  // In place of the server: it breaks the first connection, answers the second time, and is silent from then on.
+  const server = createServer({ cert: pem, key: pem }, (request, answer) => {
+    asked += 1;
+    if (asked === 1) return void request.socket.destroy();
+    if (asked === 2) answer.end(JSON.stringify({ name: "a", held: false, waiters: 0 }));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const mine = client(t, `https://127.0.0.1:${(server.address() as AddressInfo).port}`, { ca });
+  await assert.rejects(mine.lock("a", { waitMs: 500 }), UnavailableError);
+  assert.ok(asked >= 3);
 });
 
 test("S61: keys, and what happens without the right one", async (t) => {
