@@ -48,6 +48,16 @@ tar -xzf quorate-client-*.tgz -C "$published" --strip-components=1
   done; } | sort | diff - "$work/files"
 cp test/stranger.mts "$work/published" && cd "$work/published"
 "$package/node_modules/.bin/tsc" --strict --module nodenext --target es2022 --lib es2022,dom,esnext.disposable stranger.mts
+"$QUORATE_BIN" dev --listen 127.0.0.1:0 >"$work/server" 2>&1 &
+server=$!
+trap 'kill "$server"; rm -rf "$work"' EXIT
+until QUORATE_SERVER=$(sed -n 's/^listening on //p' "$work/server") && [[ $QUORATE_SERVER ]]; do
+    kill -0 "$server" || { cat "$work/server" && exit 1; }
+    sleep 0.1
+done
+export QUORATE_SERVER
 node stranger.mjs
+if command -v deno >/dev/null; then deno run --allow-net --allow-env --node-modules-dir=manual stranger.mjs; fi
+if command -v bun >/dev/null; then bun stranger.mjs; fi
 echo "npm pack: $(wc -l <"$work/files") files"
 echo "$(count pass) passed, $(count skipped) skipped in $((SECONDS - begun)) s"

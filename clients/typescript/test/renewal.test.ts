@@ -14,9 +14,9 @@ const lost = (lease: Lease) => new Promise<LeaseLostError>((resolve) => lease.on
 describe("renewal and loss", { concurrency: 8 }, () => {
   test("S20: a block of three ttls is held throughout", async (t) => {
     const [mine, name] = [client(t, here.urls), unique()];
-    await mine.lock(name, { ttlMs: 2_000 }, async (lease, signal) => {
+    await mine.lock(name, { ttlMs: 3_000 }, async (lease, signal) => {
       for (let i = 0; i < 6; i++) {
-        await sleep(1_000, undefined, { signal });
+        await sleep(1_500, undefined, { signal });
         lease.check();
         assert.equal((await observer(a()).lock(name)).fencing_token, lease.fencingToken);
       }
@@ -26,10 +26,10 @@ describe("renewal and loss", { concurrency: 8 }, () => {
   test("S21 and S22: renewal goes on at the next server and without a node", async (t) => {
     const deployment = await own(t, 2);
     const [mine, name] = [client(t, deployment.urls), unique()];
-    await mine.lock(name, { ttlMs: 2_000 }, async (lease, signal) => {
+    await mine.lock(name, { ttlMs: 3_000 }, async (lease, signal) => {
       await deployment.servers[0]?.kill();
       deployment.nodes[0]?.kill("SIGKILL");
-      await sleep(4_000, undefined, { signal });
+      await sleep(6_000, undefined, { signal });
       lease.check();
       assert.equal(await observer(deployment.urls[1] as string).held(name), true);
     });
@@ -176,9 +176,13 @@ describe("renewal and loss", { concurrency: 8 }, () => {
     };
     const mine = client(t, fault.url);
     const leases = await Promise.all(Array.from({ length: 20 }, (_, i) => mine.lock(`${name}:${i}`, { ttlMs: 4_000 })));
-    await sleep(5_000);
+    await until(() => [...fault.requests.keys()].filter((path) => /:\d+\/extend$/.test(path)).length === 20);
+    const [first, each] = [asked, fault.requests.get(`/v1/locks/${name}:0/extend`) ?? 0];
+    assert.ok(first >= 1);
+    await sleep(4_000); // no later round asks again
     for (const lease of leases) lease.check();
-    assert.equal(asked, 1);
+    assert.equal(asked, first);
+    assert.ok((fault.requests.get(`/v1/locks/${name}:0/extend`) ?? 0) > each);
     await Promise.all(leases.map((lease) => lease.release()));
   });
 
@@ -189,8 +193,8 @@ describe("renewal and loss", { concurrency: 8 }, () => {
       if (path.endsWith("/extend")) await sleep(10_000, undefined, { signal: end.signal }).catch(() => {});
       return undefined;
     };
-    await client(t, [fault.url, here.urls[1] as string]).lock(name, { ttlMs: 2_000 }, async (lease, signal) => {
-      await sleep(4_000, undefined, { signal });
+    await client(t, [fault.url, here.urls[1] as string]).lock(name, { ttlMs: 3_000 }, async (lease, signal) => {
+      await sleep(6_000, undefined, { signal });
       lease.check();
     });
     end.abort();
