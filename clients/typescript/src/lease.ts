@@ -33,9 +33,14 @@ export class Lease {
   get names(): string[] {
     return [...this.#held.target.names];
   }
-  /** Greater than that of every earlier lease of the name: send it to the resource. With several names, see `fencingTokens`. */
+  /**
+   * Greater than that of every earlier lease of the name: send it to the resource. Several locks have a token each, in
+   * `fencingTokens`; then this throws.
+   */
   get fencingToken(): number {
-    return this.answer.fencing_token ?? this.answer.term ?? Math.max(...Object.values(this.fencingTokens));
+    const token = (this.answer.fencing_token as number | undefined) ?? this.answer.term;
+    if (token === undefined) throw new TypeError("several locks have a token each: see fencingTokens");
+    return token;
   }
   /** The token of each name. */
   get fencingTokens(): Record<string, number> {

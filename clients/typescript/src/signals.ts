@@ -50,7 +50,8 @@ export function linked(...signals: Array<AbortSignal | undefined>): { controller
   const undo: Array<() => void> = [];
   for (const signal of signals) {
     if (!signal) continue;
-    events?.setMaxListeners(0, signal); // a signal for many acquisitions at once is no leak
+    // A signal for many acquisitions at once is no leak. One of a polyfill is none of Node's.
+    if (signal instanceof EventTarget) events?.setMaxListeners(0, signal);
     const abort = () => controller.abort(signal.reason);
     if (signal.aborted) abort();
     signal.addEventListener("abort", abort, { once: true });

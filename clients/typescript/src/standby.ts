@@ -27,7 +27,7 @@ export async function standBy<T, L extends Lease>(
     try {
       return await lease.use(body, signal);
     } catch (error) {
-      if (error !== lease.signal.reason) throw error;
+      if (!lease.signal.aborted || error !== lease.signal.reason) throw error;
       signal?.throwIfAborted();
     }
   }

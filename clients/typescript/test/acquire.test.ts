@@ -130,6 +130,7 @@ test("S06: locks in any order do not wait for each other for ever", async (t) =>
     for (let i = 0; i < 20; i++) {
       const lease = await mine.locks(names, { ttlMs: 10_000, waitMs: 30_000 });
       assert.deepEqual(Object.keys(lease.fencingTokens).sort(), [a, b]);
+      assert.throws(() => lease.fencingToken, TypeError);
       await lease.release();
     }
   }));

@@ -103,6 +103,7 @@ test("S74: a singleton that loses its lock stands by again, and an error of its 
   }, { ttlMs: 1_000 });
   await assert.rejects(ended, { message: "no_server: of another lock" });
   assert.equal(runs, 2);
+  await assert.rejects(singleton(mine, name, () => Promise.reject(undefined)), (error) => error === undefined);
 });
 
 test("S75: a write under a lease that was lost changes nothing", async (t) => {
