@@ -1,10 +1,10 @@
-//! The commands of the API page do what it shows.
+//! The commands of the pages do what they show.
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::dev_server::DevServer;
+use crate::dev_server::{DevServer, QUORATE};
 
 /// Each `$ ` line of the page's console blocks, with the lines that it shows below.
 fn steps(page: &str) -> Vec<(String, String)> {
@@ -54,23 +54,33 @@ fn shows(shown: &str, output: &str) -> bool {
 }
 
 #[test]
-fn every_command_of_the_api_page_answers_what_the_page_shows() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/api.md");
-    let steps = steps(&std::fs::read_to_string(page).unwrap());
-    assert!(steps.len() > 12, "{steps:?}");
-    let server = DevServer::start();
-    let folder = tempfile::tempdir().unwrap();
-    // One shell for all, since they share variables. A mark tells where the output of each ends.
-    const MARK: &str = "-- end of the output --";
-    let script: String =
-        steps.iter().map(|(command, _)| format!("{command}\nprintf '\\n{MARK}\\n'\n")).collect();
-    let script = script.replace("localhost:8080", &server.address().to_string());
-    let output = Command::new("bash").args(["-c", &script]).current_dir(&folder).output().unwrap();
-    let output = String::from_utf8(output.stdout).unwrap();
-    let answers: Vec<&str> = output.split(&format!("\n{MARK}\n")).collect();
-    assert_eq!(answers.len(), steps.len() + 1, "{output}");
-    for ((command, shown), answer) in steps.iter().zip(answers) {
-        assert!(shows(shown, answer), "{command}\nshows\n{shown}\nbut answers\n{answer}");
+fn every_command_of_the_pages_answers_what_the_page_shows() {
+    for (page, least) in [("README.md", 1), ("docs/api.md", 12), ("docs/cli.md", 2)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        let steps = steps(&std::fs::read_to_string(path).unwrap());
+        assert!(steps.len() >= least, "{page}: {steps:?}");
+        let server = DevServer::start();
+        let folder = tempfile::tempdir().unwrap();
+        // One shell for all, since they share variables. A mark tells where the output of each ends.
+        const MARK: &str = "-- end of the output --";
+        let script: String = steps
+            .iter()
+            .map(|(command, _)| format!("{command}\nstatus=$?\nprintf '\\n{MARK}\\n'\n(exit $status)\n"))
+            .collect();
+        let script = script.replace("localhost:8080", &server.address().to_string());
+        let binaries = Path::new(QUORATE).parent().unwrap().display();
+        let output = Command::new("bash")
+            .args(["-c", &format!("exec 2>&1\nPATH={binaries}:$PATH\n{script}")])
+            .env("QUORATE_SERVER", server.url())
+            .current_dir(&folder)
+            .output()
+            .unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let answers: Vec<&str> = output.split(&format!("\n{MARK}\n")).collect();
+        assert_eq!(answers.len(), steps.len() + 1, "{output}");
+        for ((command, shown), answer) in steps.iter().zip(answers) {
+            assert!(shows(shown, answer), "{page}: {command}\nshows\n{shown}\nbut answers\n{answer}");
+        }
     }
 }
 

@@ -98,7 +98,7 @@ archive() {
       run=("qemu-$arch")
     fi
     tar xzf "$dist/$folder.tar.gz" -C "$work/archive"
-    for file in quorate quorate.1 quorate.toml quorate.service LICENSE THIRD-PARTY-LICENCES completions/quorate.bash; do
+    for file in quorate man/quorate.1 quorate.toml quorate.service LICENSE THIRD-PARTY-LICENCES completions/quorate.bash; do
       [[ -s $work/archive/$folder/$file ]] || fail "archive: no $file"
     done
     if ((${#run[@]})); then
