@@ -9,11 +9,13 @@ import type { Held } from "./held.js";
 import { another, type Server, type Servers } from "./servers.js";
 import type { TlsFiles } from "./tls.js";
 
+/** A request may name so many leases, and its body have 256 KiB. */
 const MOST_AT_ONCE = 500;
+const MOST_BYTES = 200_000;
 const LEAST_TIMEOUT_MS = 250;
 /** A timer stands still while the machine is suspended, and a lease does not. */
 const LONGEST_SLEEP_MS = 1_000;
-/** How long a server that has no `/v1/leases/extend` is taken to have none. */
+/** How long a server that does not take many leases at once is asked for each. */
 const ONE_BY_ONE_MS = 60_000;
 
 interface Result {
@@ -63,7 +65,7 @@ export class Renewer implements Holder {
     if (waiting.some(({ renewAt }) => renewAt <= time)) {
       // Those that are due soon go along, so that the leases of a client come to be renewed together.
       const due = waiting.filter(({ renewAt, ttlMs }) => renewAt - ttlMs / 6 <= time);
-      for (let i = 0; i < due.length; i += MOST_AT_ONCE) this.#send(due.slice(i, i + MOST_AT_ONCE));
+      for (const batch of batches(due)) this.#send(batch);
     }
     this.wake();
   }
@@ -99,8 +101,8 @@ export class Renewer implements Holder {
       const { results } = await this.servers.ask<{ results: Result[] }>(server, { path: "/v1/leases/extend", body: { leases }, timeoutMs, is });
       batch.forEach((held, i) => this.#renewedTogether(held, server, sent, results[i]));
     } catch (error) {
-      const status = error instanceof QuorateError ? error.problem.status : undefined;
-      if (status === 404 || status === 405) {
+      // It does not know the request, or does not take it as a whole.
+      if (error instanceof QuorateError && !(error instanceof UnavailableError)) {
         this.#oneByOne.set(server, now() + ONE_BY_ONE_MS);
         return this.#renew(batch, server);
       }
@@ -130,4 +132,23 @@ export class Renewer implements Holder {
     if (error instanceof UnavailableError && another(error)) this.servers.leave(server);
     for (const held of batch) held.notRenewed(error, error instanceof QuorateError ? error.code : undefined);
   }
+}
+
+/** Some bytes of a body: names are ASCII. */
+const bytesOf = ({ target }: Held): number => target.names.reduce((sum, name) => sum + name.length + 3, 150);
+
+/** As few requests as can be. */
+export function batches(due: Held[]): Held[][] {
+  const all: Held[][] = [];
+  let bytes = Infinity;
+  for (const held of due) {
+    bytes += bytesOf(held);
+    const last = all.at(-1);
+    if (last && last.length < MOST_AT_ONCE && bytes <= MOST_BYTES) last.push(held);
+    else {
+      all.push([held]);
+      bytes = bytesOf(held);
+    }
+  }
+  return all;
 }

@@ -110,9 +110,9 @@ class Keeper:
         except QuorateError as error:
             if error.code in ("not_found", "method_not_allowed", "http_404", "http_405"):
                 self._at_once = False
-                await asyncio.gather(*(self._extend(held) for held in batch))
-                return
-            results = []
+            # Refused as a whole, like a body that is too long: each may still be extended by itself.
+            await asyncio.gather(*(self._extend(held) for held in batch))
+            return
         for held, result in zip(batch, results):
             if "lease" in result:
                 held.extended(sent, result["lease"])
