@@ -46,6 +46,7 @@ fn pure(c: &mut Criterion) {
         slots: &[],
         ttl_ms: 30_000,
         request: None,
+        params: "-",
         data: "{\"at\":1790000000000}",
         look_only: false,
     };

@@ -1,6 +1,6 @@
 //! Leases as a node stores them.
 
-use super::{LeaseId, Token};
+use super::{LeaseId, Token, Version};
 
 /// A lease as one node stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,10 +13,14 @@ pub struct Holding {
     pub remaining_ms: u64,
     /// Life without extension, ms.
     pub ttl_ms: u64,
+    /// The version of its data.
+    pub version: Version,
     /// What is stored with it.
     pub data: String,
     /// Whether it was granted to the request id that asks now.
     pub same_request: bool,
+    /// In a refusal: what its request asked for, or `-`.
+    pub params: String,
     /// Of a semaphore, where the request is the same: its slots.
     pub slots: Vec<u32>,
 }

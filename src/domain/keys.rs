@@ -11,9 +11,7 @@ pub struct Keys {
     lock: Box<str>,
     election: Box<str>,
     semaphore: Box<str>,
-    undone: Box<str>,
     register: Arc<[Box<str>; 5]>,
-    prefix: Arc<str>,
 }
 
 impl Keys {
@@ -25,9 +23,7 @@ impl Keys {
             lock: below("lock:"),
             election: below("election:"),
             semaphore: below("semaphore:"),
-            undone: below("undone"),
             register: Arc::new(["node", "membership", "classes", "addresses", "looks"].map(below)),
-            prefix: below("").into(),
         }
     }
 
@@ -40,16 +36,6 @@ impl Keys {
     /// the addresses of members, and how often the node was looked at.
     pub fn register(&self) -> &[Box<str>; 5] {
         &self.register
-    }
-
-    /// Says whether the node has any tombstone; each is this, a colon and its lease.
-    pub fn undone(&self) -> &str {
-        &self.undone
-    }
-
-    /// What all of them begin with.
-    pub fn prefix(&self) -> &Arc<str> {
-        &self.prefix
     }
 
     /// A lock's record; its fence too. Also the channel of its releases.

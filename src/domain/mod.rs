@@ -4,7 +4,6 @@
 //! that comes from outside is made by a fallible constructor that says which
 //! rule was broken, so that the layers above never check twice.
 
-mod edition;
 mod holding;
 mod ids;
 mod keys;
@@ -15,8 +14,8 @@ mod primitive;
 mod scope;
 mod terms;
 mod ttl;
+mod version;
 
-pub use edition::Edition;
 pub use holding::{Entry, Holding, Survey};
 pub use ids::{LeaseHandle, LeaseId, RequestId, Token};
 pub use keys::Keys;
@@ -25,8 +24,9 @@ pub use membership::{ChosenBy, MemberEntry, Membership, Role, Stage};
 pub use name::Name;
 pub use primitive::{Nodes, Primitive};
 pub use scope::Scope;
-pub use terms::{Ask, Claim, Renewal, Share};
+pub use terms::{Ask, Renewal};
 pub use ttl::{TTL_MS_MAX, drift_ms, validity_ms};
+pub use version::Version;
 
 use sha2::{Digest as _, Sha256};
 

@@ -5,16 +5,20 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Command, Digits, NodeError, Script, Settle, Value};
-use crate::domain::{Ask, Claim, Entry, Holding, Keys, LeaseId, Renewal, Scope, Share, Survey, Token};
+use super::{Answer, Command, NodeError, Script, Settle, Value};
+use crate::domain::{
+    Ask, Entry, Holding, Keys, LeaseHandle, LeaseId, Renewal, Scope, Survey, Token, Version,
+};
 
 /// The keys of a lease where its slots are not named.
 fn lease_keys(scope: &Scope, command: Command) -> Command {
     scope.channels().iter().fold(command, |command, key| command.key(key))
 }
 
-/// KEYS of acquire.lua and heal.lua, which name the slots.
-fn with_slots(scope: &Scope, mut command: Command, slots: &[u32]) -> Command {
+/// KEYS of acquire and heal: the tombstone of the lease, and what it covers with the slots named.
+fn with_slots(scope: &Scope, lease: &LeaseId, command: Command, slots: &[u32]) -> Command {
+    let first = scope.channels().first().map(|key| &**key).unwrap_or_default();
+    let mut command = command.key_of(&[first, "//", lease.expose()]);
     match scope {
         Scope::Records(_) => lease_keys(scope, command),
         Scope::Slots(index) => {
@@ -46,45 +50,61 @@ impl Bounds {
         wall_us > node_us.saturating_add(self.ahead_us())
     }
 
-    /// ARGV 2 and 3 of batch.lua.
+    /// ARGV 2 and 3 of lease.lua.
     pub(super) fn batch_args(&self) -> [u64; 2] {
         [self.ahead_us(), self.fence_retention_ms]
     }
 }
 
-fn slot_args(mut command: Command, scope: &Scope, slots: &[u32]) -> Command {
-    if scope.is_slots() {
-        for &slot in slots {
-            command = command.number(u64::from(slot));
-        }
-    }
-    command
+/// Slots as text; empty where the scope has none.
+fn slot_list(scope: &Scope, slots: &[u32]) -> String {
+    let slots = if scope.is_slots() { slots } else { &[] };
+    slots.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// Command of acquire.lua.
+/// The line of a lease in a record, as record.lua documents it.
+struct Line<'a> {
+    lease: &'a LeaseId,
+    ends_ms: u64,
+    mark: &'a str,
+    token: u64,
+    ttl_ms: u64,
+    version: Version,
+    request: &'a str,
+    params: &'a str,
+    data: &'a str,
+}
+
+impl Line<'_> {
+    fn text(&self) -> String {
+        let Self { ends_ms, mark, token, ttl_ms, version, request, params, data, .. } = self;
+        let (lease, version) = (self.lease.expose(), version.get());
+        format!("{lease} {ends_ms:013} {mark} x {token:016} {ttl_ms} 0 0 {version} {request} {params} {data}")
+    }
+}
+
+/// An acquire of lease.lua.
 pub fn acquire(ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
-    let request = ask.request.unwrap_or("-");
-    let more = match ask.scope {
-        Scope::Slots(_) => 2 + ask.slots.len(),
-        Scope::Records(_) if ask.request.is_some() || ask.look_only => 2,
-        Scope::Records(_) => 0,
+    let line = Line {
+        lease,
+        ends_ms: 0,
+        mark: "a",
+        token: proposed,
+        ttl_ms: if ask.look_only { 0 } else { ask.ttl_ms },
+        version: Version::default(),
+        request: ask.request.unwrap_or("-"),
+        params: ask.params,
+        data: ask.data,
     };
-    let command = with_slots(ask.scope, Command::new(Script::Acquire), ask.slots).call(
-        Digits::<16>::of(proposed).as_str(),
-        &[Digits::<8>::of(ask.ttl_ms).as_str(), lease.expose(), " ", request, " ", ask.data],
-        more,
-    );
-    if more == 0 {
-        return command;
-    }
-    slot_args(command.arg(request).number(u64::from(ask.look_only)), ask.scope, ask.slots)
+    let command = with_slots(ask.scope, lease, Command::new(Script::Acquire), ask.slots).call();
+    command.arg(&line.text()).arg(&slot_list(ask.scope, ask.slots))
 }
 
-/// Vote of acquire.lua.
+/// The vote of an acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrantVote {
-    /// Granted, with this token; `None` = the proposed one.
-    Granted(Option<u64>),
+    /// Granted, with this token.
+    Granted(u64),
     /// Held by this lease; `None` where only looking found nobody.
     Held(Option<Holding>),
 }
@@ -96,15 +116,15 @@ impl GrantVote {
     /// [`NodeError::Nonsense`].
     pub fn read(answer: Answer) -> Result<Self, NodeError> {
         match (answer.done, answer.rest.as_slice()) {
-            (true, []) => Ok(Self::Granted(None)),
-            (true, [token]) => Ok(Self::Granted(Some(token.as_u64().ok_or(NodeError::Nonsense)?))),
+            (true, [token]) => Ok(Self::Granted(token.as_u64().ok_or(NodeError::Nonsense)?)),
             (false, []) => Ok(Self::Held(None)),
             (false, [Value::List(fields)]) => {
-                let [remaining, ttl, token, _fence, lease, same, data, slots @ ..] = fields.as_slice() else {
+                let Some((shown, [same, params, slots @ ..])) = fields.split_at_checked(SHOWN) else {
                     return Err(NodeError::Nonsense);
                 };
-                let mut holding = holding(remaining, ttl, token, lease, data)?;
+                let mut holding = holding(shown)?;
                 holding.same_request = same == &Value::Int(1);
+                params.as_text().ok_or(NodeError::Nonsense)?.clone_into(&mut holding.params);
                 if let [slots] = slots {
                     holding.slots = read_slots(slots)?;
                 }
@@ -115,21 +135,22 @@ impl GrantVote {
     }
 }
 
-fn holding(
-    remaining: &Value,
-    ttl: &Value,
-    token: &Value,
-    lease: &Value,
-    data: &Value,
-) -> Result<Holding, NodeError> {
+/// How many fields a lease is shown with.
+const SHOWN: usize = 6;
+
+/// A lease as record.lua shows it.
+fn holding(shown: &[Value]) -> Result<Holding, NodeError> {
     let read = || {
+        let [remaining, ttl, token, lease, version, data] = shown else { return None };
         Some(Holding {
             lease: LeaseId::parse(lease.as_text()?).ok()?,
             token: Token::new(token.as_u64()?).ok()?,
             remaining_ms: remaining.as_u64()?,
             ttl_ms: ttl.as_u64()?,
+            version: Version::new(version.as_u64()?),
             data: data.as_text()?.to_owned(),
             same_request: false,
+            params: String::new(),
             slots: Vec::new(),
         })
     };
@@ -141,64 +162,56 @@ fn read_slots(value: &Value) -> Result<Vec<u32>, NodeError> {
     text.split_ascii_whitespace().map(|slot| slot.parse().map_err(|_| NodeError::Nonsense)).collect()
 }
 
-/// Command of extend.lua. `token` is carried, where it is known for certain; `data` replaces what is
-/// stored with the lease unless that is of a later [`Edition`](crate::domain::Edition).
+/// An extension of lease.lua. `token` is carried, where it is known for certain; `data` replaces what is stored of an
+/// earlier version. With `joins`, a retry of the lease's request has it, too, from now on.
 pub fn extend(
     scope: &Scope,
     lease: &LeaseId,
     token: Option<Token>,
     renewal: Renewal,
-    data: Option<&str>,
-    share: Option<Share>,
+    data: Option<(Version, &str)>,
+    joins: bool,
 ) -> Command {
-    let digits;
-    let renewal = match renewal {
-        Renewal::Ttl(ttl_ms) => {
-            digits = Digits::<8>::of(ttl_ms);
-            digits.as_str()
-        }
-        Renewal::Own => "own     ",
-        Renewal::Raise => "raise   ",
-        Renewal::Keep => "keep    ",
+    let command = lease_keys(scope, Command::new(Script::Extend)).call();
+    let command = command.arg(lease.expose()).token(token.map_or(0, Token::get));
+    let command = match renewal {
+        Renewal::Ttl(ttl_ms) => command.number(ttl_ms),
+        Renewal::Own => command.arg("own"),
+        Renewal::Raise => command.arg("raise"),
+        Renewal::Keep => command.arg("keep"),
     };
-    let token = Digits::<16>::of(token.map_or(0, Token::get));
-    let parts = [token.as_str(), lease.expose(), renewal, data.unwrap_or("")];
-    let claim = share.map(|share| match share {
-        Share::Joins(claim) => format!("+{claim}"),
-        Share::Outlasts(claim) => claim.to_string(),
-    });
-    by_lease(Command::new(Script::Extend), &parts, scope, claim)
+    let (version, data) = data.unwrap_or_default();
+    command.number(u64::from(joins)).arg(by(scope)).number(version.get()).arg(data)
 }
 
-/// Command of extend.lua that gives `data` to a copy of the lease which has earlier, and leaves it as it
-/// is otherwise.
-pub fn update(scope: &Scope, lease: &LeaseId, data: &str) -> Command {
-    extend(scope, lease, None, Renewal::Keep, Some(data), None)
+/// How a call names what a lease covers.
+fn by(scope: &Scope) -> &'static str {
+    if scope.is_slots() { "slots" } else { "records" }
 }
 
-/// A call of extend.lua or release.lua: its keys, its text, and more where that is of use.
-fn by_lease(command: Command, parts: &[&str], scope: &Scope, claim: Option<String>) -> Command {
-    let more = if scope.is_slots() { 2 } else { usize::from(claim.is_some()) };
-    let command = lease_keys(scope, command).call("", parts, more);
-    let command = match claim {
-        Some(claim) => command.arg(&claim),
-        None if scope.is_slots() => command.arg("-"),
-        None => command,
-    };
-    if scope.is_slots() { command.arg("1") } else { command }
+/// An extension that gives a copy of the lease what it has missed, and leaves it as it is otherwise. Where a retry
+/// `joins`, it is with this token.
+pub fn update(scope: &Scope, lease: &LeaseId, joins: Option<Token>, version: Version, data: &str) -> Command {
+    extend(scope, lease, joins, Renewal::Keep, Some((version, data)), joins.is_some())
 }
 
-/// Vote of extend.lua: what the node stores now, or `None` where the lease is not held.
+/// The vote of an extension: what the node stores now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extended {
     /// Until it expires here, ms.
     pub remaining_ms: u64,
     /// Life without extension, ms.
     pub ttl_ms: u64,
+    /// Whether a retry of its request has it, too.
+    pub joined: bool,
+    /// The version of its data.
+    pub version: Version,
+    /// The request id it was granted to, or `-`.
+    pub request: String,
+    /// What that asked for, or `-`.
+    pub params: String,
     /// What is stored with it.
     pub data: String,
-    /// The request id it was granted to, with the claims of retries.
-    pub request: Option<String>,
     /// Of a semaphore: its slots.
     pub slots: Vec<u32>,
     /// Whether it ends sooner than it did before.
@@ -206,7 +219,7 @@ pub struct Extended {
 }
 
 impl Extended {
-    /// Reads the answer.
+    /// Reads the answer; `None` where the lease is not held.
     ///
     /// # Errors
     /// [`NodeError::Nonsense`].
@@ -214,98 +227,88 @@ impl Extended {
         if !answer.done {
             return Ok(None);
         }
-        let [remaining, ttl, data, request, slots, shortened @ ..] = answer.rest.as_slice() else {
-            return Err(NodeError::Nonsense);
-        };
         let read = || {
+            let [remaining, ttl, mark, version, request, params, data, slots, shortened] = &*answer.rest
+            else {
+                return None;
+            };
             Some(Self {
                 remaining_ms: remaining.as_u64()?,
                 ttl_ms: ttl.as_u64()?,
+                joined: mark.as_text()? == "j",
+                version: Version::new(version.as_u64()?),
+                request: request.as_text()?.to_owned(),
+                params: params.as_text()?.to_owned(),
                 data: data.as_text()?.to_owned(),
-                request: Some(request.as_text()?).filter(|&r| r != "-").map(str::to_owned),
                 slots: read_slots(slots).ok()?,
-                shortened: !shortened.is_empty(),
+                shortened: shortened == &Value::Int(1),
             })
         };
         read().map(Some).ok_or(NodeError::Nonsense)
     }
 }
 
-/// Command of heal.lua: gives `extended` back to a node that lost it, until its clock is `ends_ms`.
-pub fn heal(
-    keys: &Keys,
-    bounds: &Bounds,
-    scope: &Scope,
-    lease: &LeaseId,
-    token: Token,
-    extended: &Extended,
-    ends_ms: u64,
-) -> Command {
+/// Gives `extended` back to a node that lost it, until its clock is `ends_ms`.
+pub fn heal(scope: &Scope, handle: &LeaseHandle, extended: &Extended, ends_ms: u64) -> Command {
+    let line = Line {
+        lease: &handle.id,
+        ends_ms,
+        mark: if extended.joined { "j" } else { "h" },
+        token: handle.token.get(),
+        ttl_ms: extended.ttl_ms,
+        version: extended.version,
+        request: &extended.request,
+        params: &extended.params,
+        data: &extended.data,
+    };
     let slots = &extended.slots;
-    let command = Command::new(Script::Heal).key(keys.undone()).key_of(&[keys.undone(), ":", lease.expose()]);
-    let records = match scope {
-        Scope::Records(keys) => keys.len(),
-        Scope::Slots(_) => slots.len(),
-    };
-    let command = with_slots(scope, command, slots)
-        .arg(lease.expose())
-        .token(token.get())
-        .number(ends_ms)
-        .number(extended.ttl_ms)
-        .number(bounds.ahead_us())
-        .number(bounds.fence_retention_ms)
-        .arg(extended.request.as_deref().unwrap_or("-"))
-        .number(records as u64)
-        .arg(&extended.data);
-    slot_args(command, scope, slots)
+    let command = with_slots(scope, &handle.id, Command::new(Script::Heal), slots).call();
+    command.arg(&line.text()).arg(&slot_list(scope, slots))
 }
 
-/// Who shall hear of a release.
+/// Why a lease is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tell {
-    /// Nobody.
-    Nobody,
-    /// Whoever listens.
-    Everybody,
+pub enum Reason {
+    /// Somebody asked for it.
+    Release,
+    /// Nobody was told that it was granted, or who was has left. It stays where a retry of its request has joined it.
+    Undo,
+    /// The same of a round that was lost. Nobody hears of it, or it would wake the contender that lost.
+    Lost,
+    /// It shall not be granted where it is not held; where it is held, it stays.
+    Bar,
 }
 
-/// Command of release.lua. With `claim`, whoever else has the lease keeps it.
-pub fn release(
-    keys: &Keys,
-    scope: &Scope,
-    lease: &LeaseId,
-    settle: Settle,
-    tell: Tell,
-    claim: Option<Claim>,
-) -> Command {
-    let is_usual =
-        matches!((scope, tell, claim), (Scope::Records(keys), Tell::Everybody, None) if keys.len() == 1);
-    let tell = if tell == Tell::Nobody { "0" } else { "1" };
-    let command = Command::new(Script::Release);
-    let mut command = if is_usual {
-        lease_keys(scope, command).arg(lease.expose())
-    } else {
-        by_lease(command, &[lease.expose(), tell], scope, claim.map(|claim| claim.to_string()))
+/// A release of lease.lua.
+pub fn release(scope: &Scope, lease: &LeaseId, reason: Reason, settle: Settle) -> Command {
+    let reason = match reason {
+        Reason::Release => "release",
+        Reason::Undo => "undo",
+        Reason::Lost => "lost",
+        Reason::Bar => "bar",
     };
-    command.prefix = Some(Arc::clone(keys.prefix()));
+    let command = lease_keys(scope, Command::new(Script::Release)).call();
+    let mut command = command.arg(lease.expose()).arg(reason).arg(by(scope));
     command.settle = Some(settle);
     command
 }
 
-/// Vote of release.lua.
+/// The answer to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
-    /// Whether it was held.
+    /// Whether it was held, and is not any more.
     pub held: bool,
     /// Whether it was extended before, so that another server may have given copies to other nodes.
     pub extended: bool,
+    /// Whether it is held, and stays.
+    pub stays: bool,
 }
 
 impl Released {
     /// Reads the answer.
     pub fn read(answer: &Answer) -> Self {
-        let Answer { done, rest, .. } = answer;
-        Self { held: *done, extended: *done && !rest.is_empty() }
+        let (held, flag) = (answer.done, answer.rest == [Value::Int(1)]);
+        Self { held, extended: held && flag, stays: !held && flag }
     }
 }
 
@@ -331,15 +334,12 @@ fn read_entry(value: &Value) -> Result<Option<Entry>, NodeError> {
         Value::List(fields) => fields.as_slice(),
         _ => return Err(NodeError::Nonsense),
     };
-    let [remaining, ttl, token, fence, lease, data] = fields else {
-        return Err(NodeError::Nonsense);
+    let (fence, holding) = match fields {
+        [fence] => (fence, None),
+        [fence, Value::List(shown)] => (fence, Some(holding(shown)?)),
+        _ => return Err(NodeError::Nonsense),
     };
-    let fence = fence.as_u64().ok_or(NodeError::Nonsense)?;
-    let holding = match lease.as_text() {
-        Some("") => None,
-        _ => Some(holding(remaining, ttl, token, lease, data)?),
-    };
-    Ok(Some(Entry { holding, fence }))
+    Ok(Some(Entry { holding, fence: fence.as_u64().ok_or(NodeError::Nonsense)? }))
 }
 
 /// Command of survey.lua for so many permits of a limit; `named_max` slots are named where fewer are left.
@@ -424,11 +424,9 @@ impl ListStep {
         let held = held
             .iter()
             .map(|item| {
-                let Some([key, remaining, ttl, token, _fence, lease, data]) = item.as_list() else {
-                    return Err(NodeError::Nonsense);
-                };
+                let Some([key, shown @ ..]) = item.as_list() else { return Err(NodeError::Nonsense) };
                 let key = key.as_text().ok_or(NodeError::Nonsense)?.to_owned();
-                Ok((key, holding(remaining, ttl, token, lease, data)?))
+                Ok((key, holding(shown)?))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { cursor, held })

@@ -81,8 +81,6 @@ pub struct Command {
     pub script: Script,
     /// For a release: how long it is worth being repeated at a node that does not answer.
     pub settle: Option<Settle>,
-    /// For a release, which needs no marker: what all keys begin with.
-    pub prefix: Option<Arc<str>>,
     words: Words,
     keys: usize,
 }
@@ -90,7 +88,7 @@ pub struct Command {
 impl Command {
     /// A command with its keys; arguments follow by [`Command::arg`].
     pub fn new(script: Script) -> Self {
-        Self { script, settle: None, prefix: None, words: Words::default(), keys: 0 }
+        Self { script, settle: None, words: Words::default(), keys: 0 }
     }
 
     /// Adds a key. All keys come before the first argument.
@@ -120,25 +118,13 @@ impl Command {
 
     /// Adds a token as an argument, with the 16 digits that a record has.
     pub fn token(self, token: u64) -> Self {
-        self.arg(Digits::<16>::of(token).as_str())
+        self.arg(&format!("{token:016}"))
     }
 
-    /// Adds the text of a call of a batch, which consists of `before`, a letter and `parts`. Behind it
-    /// come so many `more` arguments; only where there are none, and one key, nothing is counted.
-    pub fn call(mut self, before: &str, parts: &[&str], more: usize) -> Self {
-        let (plain, counted) = match self.script {
-            Script::Acquire => ("A", "a"),
-            Script::Extend => ("E", "e"),
-            _ => ("R", "r"),
-        };
-        let is_plain = more == 0 && self.keys == 1;
-        let letter = if is_plain { plain } else { counted };
-        self.words.push_parts([before, letter].into_iter().chain(parts.iter().copied()));
-        if !is_plain {
-            self.words.push_number(self.keys as u64);
-            self.words.push_number(more as u64);
-        }
-        self
+    /// Begins a call of lease.lua, behind its keys: its arguments follow.
+    pub fn call(self) -> Self {
+        let (name, keys) = (self.script.name(), self.keys as u64);
+        self.arg(name).number(keys)
     }
 
     /// The keys (without the marker's).
@@ -151,47 +137,18 @@ impl Command {
         (self.keys..self.words.len()).map(|i| self.words.get(i))
     }
 
-    /// ARGV 4 of batch.lua.
-    pub(crate) fn prefix<'a>(&'a self, marker: Option<&'a Marker>) -> &'a str {
-        marker.map(|marker| &**marker.keys.prefix()).or(self.prefix.as_deref()).unwrap_or_default()
-    }
-
     /// KEYS and ARGV of a run for this command alone.
     pub fn invocation(&self, marker: Option<&Marker>) -> (Vec<String>, Vec<String>) {
-        let undone = marker.filter(|_| self.script.is_batched()).map(|marker| marker.keys.undone());
-        let marked = marker.map(|marker| marker.keys.marker()).into_iter().chain(undone);
+        let marked = marker.map(|marker| marker.keys.marker()).into_iter();
         let keys = marked.chain(self.keys()).map(str::to_owned).collect();
         let mut args: Vec<String> = marker.iter().map(|marker| marker.expected.to_string()).collect();
         if self.script.is_batched() {
             args.resize_with(1, String::new);
             let bounds = marker.map_or([0, 0], |marker| marker.bounds.batch_args());
             args.extend(bounds.map(|bound| bound.to_string()));
-            args.push(self.prefix(marker).to_owned());
         }
         args.extend(self.args().map(str::to_owned));
         (keys, args)
-    }
-}
-
-/// A number with leading zeros, `N` digits in all; of a larger one the last.
-pub(crate) struct Digits<const N: usize>([u8; N]);
-
-impl<const N: usize> Digits<N> {
-    /// Those of `number`.
-    pub(crate) fn of(number: u64) -> Self {
-        let mut digits = [b'0'; N];
-        let mut rest = number;
-        for digit in digits.iter_mut().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        Self(digits)
-    }
-
-    /// As text.
-    pub(crate) fn as_str(&self) -> &str {
-        // Digits are UTF-8.
-        std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
@@ -402,7 +359,6 @@ impl Answer {
 
     fn of_part(node_ms: u64, part: Value) -> Result<Self, NodeError> {
         match part {
-            Value::Int(code) => Self::new(code, node_ms, Vec::new()),
             Value::List(mut list) if matches!(list.first(), Some(Value::Int(_))) => match list.remove(0) {
                 Value::Int(code) => Self::new(code, node_ms, list),
                 _ => Err(NodeError::Nonsense),

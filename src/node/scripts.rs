@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use super::{NodeError, Value};
 
 /// One of the scripts under `scripts/`, each of which documents its keys, arguments and replies.
-/// [`Script::Acquire`], [`Script::Extend`] and [`Script::Release`] are parts of one text,
-/// `batch.lua`, of which a run can serve many calls.
+/// [`Script::Acquire`], [`Script::Extend`], [`Script::Heal`] and [`Script::Release`] are functions of one
+/// text, `lease.lua`, of which a run can serve many calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // Named as their files, which document them.
@@ -66,16 +66,7 @@ impl Script {
 
     const fn source(self) -> &'static str {
         match self {
-            Self::Acquire | Self::Extend | Self::Release => concat!(
-                include_str!("scripts/batch.lua"),
-                include_str!("scripts/record.lua"),
-                include_str!("scripts/store.lua"),
-                include_str!("scripts/release.lua"),
-                include_str!("scripts/acquire.lua"),
-                include_str!("scripts/extend.lua"),
-                include_str!("scripts/batch_end.lua"),
-            ),
-            Self::Heal => with_record!("heal"),
+            Self::Acquire | Self::Extend | Self::Heal | Self::Release => with_record!("lease"),
             Self::Read => with_record!("read"),
             Self::Survey => with_record!("survey"),
             Self::Issue => with_record!("issue"),
@@ -107,12 +98,12 @@ impl Script {
 
     /// The scripts to load: one of each text.
     pub fn texts() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|script| !matches!(script, Self::Extend | Self::Release))
+        Self::ALL.into_iter().filter(|script| !matches!(script, Self::Extend | Self::Heal | Self::Release))
     }
 
-    /// Whether it is a part of `batch.lua`; if not, it runs for one call alone.
+    /// Whether it is a function of `lease.lua`; if not, it runs for one call alone.
     pub const fn is_batched(self) -> bool {
-        matches!(self, Self::Acquire | Self::Extend | Self::Release)
+        matches!(self, Self::Acquire | Self::Extend | Self::Heal | Self::Release)
     }
 
     /// Whether the script takes the expected marker (KEYS\[1\], ARGV\[1\]).
@@ -144,20 +135,16 @@ pub fn reply_of_one(script: Script, reply: Value) -> Result<Value, NodeError> {
     if !script.is_batched() {
         return Ok(reply);
     }
-    let Value::List(list) = reply else { return Err(NodeError::Nonsense) };
-    let mut list = list.into_iter();
-    let Some(now) = list.next() else { return Err(NodeError::Nonsense) };
-    let reply = list.next().unwrap_or(Value::Int(1));
-    if list.next().is_some() {
-        return Err(NodeError::Nonsense);
+    match reply {
+        Value::List(list) => match <[Value; 2]>::try_from(list) {
+            Ok([now, Value::List(mut list)]) if !list.is_empty() => {
+                list.insert(1, now);
+                Ok(Value::List(list))
+            }
+            _ => Err(NodeError::Nonsense),
+        },
+        _ => Err(NodeError::Nonsense),
     }
-    Ok(Value::List(match reply {
-        Value::List(mut list) if !list.is_empty() => {
-            list.insert(1, now);
-            list
-        }
-        code => vec![code, now],
-    }))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Extending what is still held, and mending the nodes that lost it or have earlier data
 //! (docs/protocol.md §1.6 and §1.7).
 
-use std::cmp;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use tokio::time::Instant;
 
 use super::tally::{Count, Verdict};
 use super::{Engine, Ride};
-use crate::domain::{Edition, LeaseHandle, LeaseId, Nodes, Renewal, Scope, Share, drift_ms};
+use crate::domain::{LeaseHandle, LeaseId, Nodes, Renewal, Scope, Version, drift_ms};
 use crate::node::Command;
 use crate::node::ballot::{Ballot, Vote};
 use crate::node::calls::{self, Extended};
@@ -23,7 +22,7 @@ const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
 pub enum Extension {
     /// A quorum still held the lease.
     Extended {
-        /// What is stored with it; of its data the latest edition that was seen.
+        /// What is stored with it; of its data the latest version that was seen.
         stored: Extended,
         /// Until when the holder may rely on it.
         valid_until: Instant,
@@ -44,12 +43,12 @@ impl Engine {
         scope: &Scope,
         handle: LeaseHandle,
         renewal: Renewal,
-        data: Option<&str>,
-        share: Option<Share>,
+        data: Option<(Version, &str)>,
+        joins: bool,
     ) -> Extension {
         let mut ride = self.ride();
         loop {
-            let extension = self.extend_once(scope, handle, renewal, data, share, &ride).await;
+            let extension = self.extend_once(scope, handle, renewal, data, joins, &ride).await;
             if !matches!(extension, Extension::NoQuorum(_)) || !Box::pin(ride.again()).await {
                 return extension;
             }
@@ -61,8 +60,8 @@ impl Engine {
         scope: &Scope,
         handle: LeaseHandle,
         renewal: Renewal,
-        data: Option<&str>,
-        share: Option<Share>,
+        data: Option<(Version, &str)>,
+        joins: bool,
         ride: &Ride<'_>,
     ) -> Extension {
         if let Renewal::Ttl(ms) = renewal
@@ -72,7 +71,7 @@ impl Engine {
             return Extension::NoQuorum(Count { failed: self.total(), ..Count::new(self.total()) }.nodes());
         }
         let LeaseHandle { id, token } = &handle;
-        let command = calls::extend(scope, id, Some(*token), renewal, data, share);
+        let command = calls::extend(scope, id, Some(*token), renewal, data, joins);
         let started = self.clock.now();
         let mut votes = self.poll(&Arc::new(command)).await;
         // Who says no says that it does not hold this lease, and not that it holds another.
@@ -109,7 +108,7 @@ impl Engine {
             (Verdict::Rejected, _) => {
                 // What a minority still holds would only be in the way. But a retry may be refused what it
                 // claims because its attempt was granted it with another token.
-                if !matches!(share, Some(Share::Joins(_))) {
+                if !joins {
                     self.undo_everywhere(scope, &handle.id);
                 }
                 Extension::Lost(nodes)
@@ -123,9 +122,7 @@ impl Engine {
         let mut votes = ExtendVotes {
             count: Count::new(self.total()),
             stored: None,
-            edition: Edition::default(),
-            latest: 0,
-            behind: 0,
+            copies: SmallVec::new(),
             lost: SmallVec::new(),
             quarantined: 0,
             ballot: self.ballot(),
@@ -154,14 +151,19 @@ impl Engine {
         valid_until: Instant,
         votes: ExtendVotes,
     ) {
-        let ExtendVotes { lost, ballot, edition, behind, .. } = votes;
-        if lost.is_empty() && ballot.is_empty() && behind == 0 {
+        let ExtendVotes { lost, ballot, copies, .. } = votes;
+        let is_behind = {
+            let (version, joined) = (stored.version, stored.joined);
+            move |copy: Copy| copy.version < version || joined && !copy.joined
+        };
+        let behind: SmallVec<[usize; 5]> =
+            copies.into_iter().filter(|(_, copy)| is_behind(*copy)).map(|(i, _)| i).collect();
+        if lost.is_empty() && ballot.is_empty() && behind.is_empty() {
             return;
         }
         let mend = {
             let (engine, scope, stored) = (Arc::clone(self), scope.clone(), stored.clone());
             move |i: usize, lost_at_ms: Option<u64>| {
-                let LeaseHandle { id, token } = &handle;
                 let command = match lost_at_ms {
                     Some(node_ms) => {
                         // From the node's answer on, less than what was left when it arrived here.
@@ -170,22 +172,24 @@ impl Engine {
                         if left == 0 {
                             return;
                         }
-                        let (keys, bounds, ends_ms) = (&engine.keys, &engine.bounds, node_ms + left);
-                        calls::heal(keys, bounds, &scope, id, *token, &stored, ends_ms)
+                        calls::heal(&scope, &handle, &stored, node_ms + left)
                     }
-                    None => calls::update(&scope, id, &stored.data),
+                    None => {
+                        let joins = stored.joined.then_some(handle.token);
+                        calls::update(&scope, &handle.id, joins, stored.version, &stored.data)
+                    }
                 };
                 engine.members[i].vote_or_copy(&Arc::new(command), engine.clock.now(), None);
             }
         };
         lost.into_iter().for_each(|(i, node_ms)| mend(i, Some(node_ms)));
-        (0..self.members.len()).filter(|i| behind & (1 << i) != 0).for_each(|i| mend(i, None));
+        behind.into_iter().for_each(|i| mend(i, None));
         self.take_late(ballot, move |i, answer| {
             if let Ok(answer) = answer {
                 let node_ms = answer.node_ms;
                 match Extended::read(answer) {
                     Ok(None) => mend(i, Some(node_ms)),
-                    Ok(Some(copy)) if Edition::split(&copy.data).0 < edition => mend(i, None),
+                    Ok(Some(copy)) if is_behind(Copy::of(&copy)) => mend(i, None),
                     _ => {}
                 }
             }
@@ -194,10 +198,23 @@ impl Engine {
 
     /// Brings what was read to a quorum, where that was not known to have it: whoever reads after
     /// this sees the same or later. A lease that is over is left alone.
-    pub async fn settle_data(self: &Arc<Self>, scope: &Scope, lease: &LeaseId, data: &str) {
-        let command = Arc::new(calls::update(scope, lease, data));
+    pub async fn settle_data(self: &Arc<Self>, scope: &Scope, lease: &LeaseId, version: Version, data: &str) {
+        let command = Arc::new(calls::update(scope, lease, None, version, data));
         // Where one node is full and another hangs, nobody waits for long.
         let _ = tokio::time::timeout(SETTLE_PATIENCE, self.poll(&command)).await;
+    }
+}
+
+/// What may be missing at a node that holds the lease.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Copy {
+    version: Version,
+    joined: bool,
+}
+
+impl Copy {
+    fn of(extended: &Extended) -> Self {
+        Self { version: extended.version, joined: extended.joined }
     }
 }
 
@@ -206,12 +223,8 @@ pub(super) struct ExtendVotes {
     pub(super) count: Count,
     /// What the node with the least remaining time stores, with the latest data of all.
     stored: Option<Extended>,
-    /// The edition of that data.
-    edition: Edition,
-    /// One bit a node that has this data.
-    latest: u64,
-    /// One bit a node that has earlier data.
-    behind: u64,
+    /// Of each node that holds it.
+    copies: SmallVec<[(usize, Copy); 5]>,
     /// Nodes that do not hold it, and their clocks when they said so.
     lost: SmallVec<[(usize, u64); 5]>,
     /// One bit a node that is in quarantine: it counts as one that failed, whatever it says.
@@ -228,28 +241,15 @@ impl ExtendVotes {
             Ok(Some(_)) if !counts => {}
             Ok(Some(mut extended)) => {
                 self.count.yes += 1;
-                let (edition, _) = Edition::split(&extended.data);
-                let order = edition.cmp(&self.edition);
-                match order {
-                    cmp::Ordering::Less => self.behind |= 1 << i,
-                    cmp::Ordering::Equal => self.latest |= 1 << i,
-                    cmp::Ordering::Greater => {
-                        self.behind |= std::mem::replace(&mut self.latest, 1 << i);
-                        self.edition = edition;
-                    }
+                self.copies.push((i, Copy::of(&extended)));
+                if let Some(stored) = self.stored.take() {
+                    let (version, joined) =
+                        (stored.version.max(extended.version), stored.joined || extended.joined);
+                    let data = if stored.version == version { &stored } else { &extended }.data.clone();
+                    let terms = if stored.remaining_ms < extended.remaining_ms { stored } else { extended };
+                    extended = Extended { version, joined, data, ..terms };
                 }
-                match &mut self.stored {
-                    None => self.stored = Some(extended),
-                    Some(stored) => {
-                        if order == cmp::Ordering::Greater {
-                            std::mem::swap(&mut stored.data, &mut extended.data);
-                        }
-                        if extended.remaining_ms < stored.remaining_ms {
-                            extended.data = std::mem::take(&mut stored.data);
-                            *stored = extended;
-                        }
-                    }
-                }
+                self.stored = Some(extended);
             }
             Ok(None) => {
                 self.count.no += usize::from(counts);
@@ -264,7 +264,7 @@ impl ExtendVotes {
 mod tests {
     use std::time::Duration;
 
-    use crate::domain::{Claim, LeaseHandle, Renewal, Share};
+    use crate::domain::{LeaseHandle, Renewal};
     use crate::node::Script;
     use crate::quorum::fixture::Api;
     use crate::quorum::{Extension, Round};
@@ -280,13 +280,13 @@ mod tests {
         pair
     }
 
-    async fn extend_as(api: &Api, lease: LeaseHandle, renewal: Renewal, share: Option<Share>) {
-        let extension = api.engine.extend(&api.scope, lease, renewal, None, share).await;
+    async fn extend_as(api: &Api, lease: LeaseHandle, renewal: Renewal, joins: bool) {
+        let extension = api.engine.extend(&api.scope, lease, renewal, None, joins).await;
         assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_shortened_or_claimed_is_so_at_a_node_in_quarantine() {
+    async fn what_is_shortened_or_joined_is_so_at_a_node_in_quarantine() {
         // While its acquire is kept back from there, and afterwards.
         for waits in [Duration::ZERO, SECOND] {
             let [api, other] = quarantined().await;
@@ -294,13 +294,12 @@ mod tests {
                 panic!("not granted")
             };
             tokio::time::sleep(waits).await;
-            extend_as(&api, won.handle, Renewal::Ttl(2_000), None).await;
-            extend_as(&other, won.handle, Renewal::Own, Some(Share::Joins(Claim::from_bits(7)))).await;
+            extend_as(&api, won.handle, Renewal::Ttl(2_000), false).await;
+            extend_as(&other, won.handle, Renewal::Own, true).await;
             tokio::time::sleep(SECOND).await;
             let [one, copy, another] =
                 [0, 1, 2].map(|i| api.nodes[i].node.get_raw(&api.scope.channels()[0]).unwrap());
-            assert_eq!((&one[..13], &one[27..]), (&another[..13], &another[27..]));
-            assert_eq!((&copy[..13], &copy[27..]), (&one[..13], &one[27..]));
+            assert_eq!((&one, &copy), (&another, &another));
             // What the client of the first attempt leaves to be undone is somebody else's by now.
             drop(won);
             tokio::time::sleep(SECOND / 2).await;
@@ -348,7 +347,7 @@ mod tests {
         api.extend(lease).await;
         assert_eq!(api.holders(&lease), [true; 3]);
         api.nodes[0].refuse(Some(Script::Extend));
-        let extension = api.engine.extend(&api.scope, lease, Renewal::Own, None, None).await;
+        let extension = api.engine.extend(&api.scope, lease, Renewal::Own, None, false).await;
         assert!(matches!(extension, Extension::NoQuorum(_)), "{extension:?}");
     }
 

@@ -154,6 +154,11 @@ impl Watched {
     }
 }
 
+/// The lines of leases in a record, expired ones too.
+fn held_in(record: &str) -> impl Iterator<Item = &str> {
+    record.lines().skip(1)
+}
+
 /// An API server over nodes of which the last is the spare.
 pub(crate) struct Api {
     pub(crate) engine: Arc<Engine>,
@@ -214,7 +219,7 @@ impl Api {
         request: Option<&str>,
         ttl_ms: u64,
     ) -> Round {
-        let ask = Ask { scope, slots, ttl_ms, request, data: "{}", look_only: false };
+        let ask = Ask { scope, slots, ttl_ms, request, params: "-", data: "{}", look_only: false };
         self.engine.grant(&ask, Order::Parallel).await
     }
 
@@ -234,7 +239,7 @@ impl Api {
     }
 
     pub(crate) async fn extend(&self, lease: LeaseHandle) {
-        let extension = self.engine.extend(&self.scope, lease, Renewal::Own, None, None).await;
+        let extension = self.engine.extend(&self.scope, lease, Renewal::Own, None, false).await;
         assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
         tokio::time::sleep(LOOK).await;
     }
@@ -244,7 +249,7 @@ impl Api {
         let key = &self.scope.channels()[0];
         let is_held = |node: &Arc<Watched>| {
             let record = node.node.get_raw(key).unwrap_or_default();
-            !record.starts_with("0000") && record.contains(lease.id.expose())
+            held_in(&record).any(|line| line.starts_with(lease.id.expose()))
         };
         [0, 1, 2].map(|i| is_held(&self.nodes[i]))
     }
@@ -252,7 +257,7 @@ impl Api {
     /// Whether this node holds any lease.
     pub(crate) fn is_held_at(&self, i: usize) -> bool {
         let record = self.nodes[i].node.get_raw(&self.scope.channels()[0]);
-        record.is_some_and(|record| !record.starts_with("0000"))
+        record.is_some_and(|record| held_in(&record).next().is_some())
     }
 
     pub(crate) fn acquires(&self) -> [u64; 3] {

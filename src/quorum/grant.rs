@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::tally::{self, Count, Named, Verdict, quorum_of};
 use super::{Engine, Ride};
-use crate::domain::{Ask, Claim, Holding, LeaseHandle, LeaseId, Nodes, Renewal, Scope, Token, validity_ms};
+use crate::domain::{Ask, Holding, LeaseHandle, LeaseId, Nodes, Renewal, Scope, Token, validity_ms};
 use crate::node::ballot::{Ballot, Vote};
-use crate::node::calls::{self, GrantVote, Tell};
+use crate::node::calls::{self, GrantVote, Reason};
 use crate::node::{Command, NodeError};
 use crate::telemetry::metrics;
 
@@ -87,8 +87,8 @@ pub struct Grant {
     nodes: u64,
     /// For how long it may live, ms.
     ttl_ms: u64,
-    /// Where it has a request id: by what it is had, so that others who have it keep it (§1.9).
-    claim: Option<Claim>,
+    /// Its request was granted it in an earlier attempt: whoever leaves gives nothing back (§1.9).
+    shared: bool,
     /// The round was refused: then its undo is told nobody, or it would wake the contender that lost
     /// it. Otherwise others may have been refused because of it, and wait for it.
     lost: bool,
@@ -96,17 +96,20 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// By what it is had, where an earlier attempt of the same request was granted it.
-    pub fn joined(&self) -> Option<Claim> {
-        self.claim.filter(|claim| *claim != Claim::FIRST)
+    /// Whether an earlier attempt of the same request was granted it.
+    pub fn is_shared(&self) -> bool {
+        self.shared
     }
 
-    /// Gives it back everywhere, unless others have it, too. `Ok(true)` where a quorum may have held it.
+    /// Gives it back everywhere, unless it is shared. `Ok(true)` where a quorum may have held it.
     ///
     /// # Errors
     /// As [`Engine::release`].
     pub async fn release(&self) -> Result<bool, Nodes> {
-        self.engine.release_claimed(&self.scope, &self.lease, self.claim).await
+        if self.shared {
+            return Ok(false);
+        }
+        self.engine.release_for(&self.scope, &self.lease, Reason::Undo).await
     }
 
     /// It shall stay.
@@ -145,8 +148,8 @@ impl Grant {
     }
 
     fn undo(&self, nodes: u64) {
-        let tell = if self.lost { Tell::Nobody } else { Tell::Everybody };
-        self.engine.undo(&self.scope, &self.lease, nodes, self.ttl_ms, tell, self.claim);
+        let reason = if self.lost { Reason::Lost } else { Reason::Undo };
+        self.engine.undo(&self.scope, &self.lease, nodes, self.ttl_ms, reason);
     }
 
     /// Undone later than first thought: the lease was extended meanwhile.
@@ -160,9 +163,7 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if self.armed && self.nodes != 0 {
-            // Who joined in a lease may have had it healed anywhere.
-            let had_by_others = self.claim.is_some() && !self.lost;
-            self.undo(if had_by_others { u64::MAX } else { self.nodes });
+            self.undo(self.nodes);
         }
     }
 }
@@ -246,17 +247,17 @@ impl Engine {
         });
     }
 
-    /// A grant to an earlier attempt, in which `claim` is about to join.
-    pub fn granted_before(self: &Arc<Self>, scope: &Scope, lease: LeaseId, claim: Claim) -> Grant {
+    /// A grant to an earlier attempt, which a retry has joined.
+    pub fn granted_before(self: &Arc<Self>, scope: &Scope, lease: LeaseId) -> Grant {
         Grant {
             engine: Arc::clone(self),
             scope: scope.clone(),
             lease,
-            nodes: u64::MAX,
+            nodes: 0,
             ttl_ms: self.options.max_ttl_ms,
-            claim: Some(claim),
+            shared: true,
             lost: false,
-            armed: true,
+            armed: false,
         }
     }
 }
@@ -297,7 +298,7 @@ impl<'a> Granting<'a> {
             lease,
             nodes: 0,
             ttl_ms: ask.ttl_ms,
-            claim: ask.request.is_some().then_some(Claim::FIRST),
+            shared: false,
             lost: false,
             armed: true,
         };
@@ -450,7 +451,8 @@ impl<'a> Granting<'a> {
     /// Has a quorum store the token (§2.2).
     async fn raise(&mut self, token: Token) -> Result<(), Lost> {
         metrics().fencing_raises.increment(1);
-        let raise = calls::extend(self.ask.scope, &self.grant.lease, Some(token), Renewal::Raise, None, None);
+        let raise =
+            calls::extend(self.ask.scope, &self.grant.lease, Some(token), Renewal::Raise, None, false);
         let raised = self.engine.poll(&Arc::new(raise)).await;
         match raised.count.extension_verdict() {
             Verdict::Carried => Ok(()),
@@ -487,7 +489,7 @@ impl<'a> Granting<'a> {
             engine.spares.ask(i, grant.lease, &command, started, None);
         }
         if ask.request.is_some() {
-            // A retry that joins may have it healed wherever it was not granted, with this one's claim.
+            // A retry that joins may have it healed wherever it was not granted.
             grant.nodes = u64::MAX;
             engine.undo_remains(ask.scope, votes, ballot);
         }
@@ -538,7 +540,7 @@ impl GrantVotes {
         match answer.and_then(GrantVote::read) {
             Ok(GrantVote::Granted(fence)) => {
                 self.count.yes += 1;
-                self.fences.push(fence.unwrap_or(self.proposed));
+                self.fences.push(fence);
             }
             Ok(GrantVote::Held(holding)) => {
                 self.count.no += 1;
@@ -633,6 +635,7 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
+    use crate::domain::Version;
     use crate::node::Script;
     use crate::quorum::fixture::Api;
 
@@ -744,6 +747,7 @@ mod tests {
             slots: &[],
             ttl_ms: 30_000,
             request: None,
+            params: "-",
             data: "{}",
             look_only: false,
         };
@@ -770,8 +774,10 @@ mod tests {
             token: Token::new(1).unwrap(),
             remaining_ms: 100,
             ttl_ms: 100,
+            version: Version::default(),
             data: String::new(),
             same_request: false,
+            params: String::new(),
             slots: Vec::new(),
         }));
         votes

@@ -39,7 +39,7 @@ use self::spares::Spares;
 pub use self::start::{InitError, InitReport, StartError};
 use self::tally::{Count, quorum_of};
 use crate::clock::Clock;
-use crate::domain::{Keys, Nodes};
+use crate::domain::{Keys, Nodes, Version};
 use crate::node::ballot::{Ballot, Vote};
 use crate::node::board::Board;
 use crate::node::calls::{self, Bounds};
@@ -324,6 +324,11 @@ impl Engine {
                 Err(now) => last = now,
             }
         }
+    }
+
+    /// A version of stored data that replaces `before`.
+    pub fn version_after(&self, before: Version) -> Version {
+        before.next(self.propose(self.clock.now()), self.clock.random_bits())
     }
 
     /// What the clocks of a quorum have reached, µs: no minority that is ahead moves it, and of any other

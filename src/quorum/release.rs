@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::tally::{Count, Verdict, quorum_of};
-use crate::domain::{Claim, LeaseId, Nodes, Scope};
+use crate::domain::{LeaseId, Nodes, Scope};
 use crate::node::ballot::{Ballot, Seat};
-use crate::node::calls::{self, Released, Tell};
+use crate::node::calls::{self, Reason, Released};
 use crate::node::{Command, Settle};
 
 /// Nodes that were not sent an acquire, in a bit set. They are told of its release all the same unless it is
@@ -29,18 +29,18 @@ impl Engine {
     /// # Errors
     /// The votes, where fewer than a quorum answered; the release goes on at the others.
     pub async fn release(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<bool, Nodes> {
-        self.release_claimed(scope, lease, None).await
+        self.release_for(scope, lease, Reason::Release).await
     }
 
-    pub(super) async fn release_claimed(
+    pub(super) async fn release_for(
         self: &Arc<Self>,
         scope: &Scope,
         lease: &LeaseId,
-        claim: Option<Claim>,
+        reason: Reason,
     ) -> Result<bool, Nodes> {
         let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
         let channels = scope.channels();
-        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, Tell::Everybody, claim));
+        let command = Arc::new(calls::release(scope, lease, reason, settle));
         // Where its acquire was kept back it never was.
         let mut unsent = Unsent { engine: self, command: &command, nodes: self.withdraw(lease) };
         let mut free = unsent.nodes.count_ones() as usize;
@@ -105,15 +105,13 @@ impl Engine {
     /// The votes, where too few answered to tell.
     pub async fn take_back(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<(), Nodes> {
         let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
-        // Nobody has this claim, so nodes that hold the lease keep it, and all others refuse it from now on.
-        let claim = Claim::from_bits(self.clock.random_bits());
-        let command = calls::release(&self.keys, scope, lease, settle, Tell::Nobody, Some(claim));
+        let command = calls::release(scope, lease, Reason::Bar, settle);
         let mut ballot = self.tell(&Arc::new(command), 0);
         let mut count = Count::new(self.total());
         while count.extension_verdict() == Verdict::Open {
             match ballot.next().await {
-                Some((_, Ok(answer))) if answer.rest.is_empty() => count.no += 1,
-                Some((_, Ok(_))) => count.yes += 1,
+                Some((_, Ok(answer))) if Released::read(&answer).stays => count.yes += 1,
+                Some((_, Ok(_))) => count.no += 1,
                 Some((_, Err(_))) => count.failed += 1,
                 None => break,
             }
@@ -133,20 +131,18 @@ impl Engine {
 
     /// Releases without waiting, on the nodes in the bit set; what a node does not confirm is
     /// tried again.
-    /// `tell` wakes those who wait: not for a lost round, whose own undo would wake its contender.
     pub(super) fn undo(
         self: &Arc<Self>,
         scope: &Scope,
         lease: &LeaseId,
         nodes: u64,
         ttl_ms: u64,
-        tell: Tell,
-        claim: Option<Claim>,
+        reason: Reason,
     ) {
         let settle = Settle::new(ttl_ms, true, self.clock.now());
-        let command = Arc::new(calls::release(&self.keys, scope, lease, settle, tell, claim));
+        let command = Arc::new(calls::release(scope, lease, reason, settle));
         self.withdraw(lease);
-        if tell == Tell::Nobody || !self.hub.is_listened(scope.channels()) {
+        if reason == Reason::Lost || !self.hub.is_listened(scope.channels()) {
             return self.tell_these(&command, nodes, |_| None);
         }
         // Those who wait here need no hint of what this server knows.
@@ -175,7 +171,7 @@ impl Engine {
 
     /// Takes a lease away that may be stored at any node, whoever it was granted to.
     pub(super) fn undo_everywhere(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) {
-        self.undo(scope, lease, u64::MAX, self.options.max_ttl_ms, Tell::Everybody, None);
+        self.undo(scope, lease, u64::MAX, self.options.max_ttl_ms, Reason::Release);
     }
 }
 
@@ -185,7 +181,7 @@ mod tests {
 
     use crate::domain::LeaseId;
     use crate::node::Script;
-    use crate::node::calls::Tell;
+    use crate::node::calls::Reason;
     use crate::quorum::Round;
     use crate::quorum::fixture::Api;
 
@@ -235,7 +231,7 @@ mod tests {
         let [api, _] = Api::pair().await;
         api.nodes[0].refuse(Some(Script::Release));
         for lease in (1..=5_000).map(LeaseId::from_bits) {
-            api.engine.undo(&api.scope, &lease, 1, 30_000, Tell::Nobody, None);
+            api.engine.undo(&api.scope, &lease, 1, 30_000, Reason::Lost);
         }
         tokio::time::sleep(SECOND).await;
         assert_eq!(api.engine.debts(), 5_000);

@@ -1,6 +1,6 @@
 //! Counting votes: pure functions, so that every case of N = 1…5 is tested without a runtime.
 
-use crate::domain::{Edition, Holding, LeaseId, Nodes, Token};
+use crate::domain::{Holding, LeaseId, Nodes, Token, Version};
 
 /// ⌊N/2⌋ + 1 of the **configured** N, never of the nodes that happen to answer.
 pub const fn quorum_of(total: usize) -> usize {
@@ -110,10 +110,12 @@ pub struct Named<'a> {
     /// What is left of it: the smallest over the quorum that keeps it longest, since the lease
     /// ends when the quorum does.
     pub remaining_ms: u64,
-    /// What is stored with it: the latest edition, also where only one node has it. What a quorum
+    /// What is stored with it: the latest version, also where only one node has it. What a quorum
     /// once stored is then never taken back by a node that missed it.
     pub data: &'a str,
-    /// Whether an earlier edition was seen, too.
+    /// The version of that.
+    pub version: Version,
+    /// Whether an earlier version was seen, too.
     pub is_behind: bool,
 }
 
@@ -127,12 +129,12 @@ pub fn holder<'a>(holdings: impl Iterator<Item = &'a Holding> + Clone, total: us
         .find(|one| count(&|h| h.lease == lease && h.token == one.token) >= quorum)
         .or_else(|| of_lease().min_by_key(|h| h.token))?;
     let token = holding.token;
-    let edition = |holding: &Holding| Edition::split(&holding.data).0;
-    let newest = of_lease().max_by_key(|h| edition(h))?;
-    let is_behind = of_lease().any(|h| edition(h) < edition(newest));
+    let newest = of_lease().max_by_key(|h| h.version)?;
+    let (data, version) = (&*newest.data, newest.version);
+    let is_behind = of_lease().any(|h| h.version < version);
     let mut remaining: Vec<u64> = of_lease().map(|h| h.remaining_ms).collect();
     remaining.sort_unstable_by(|a, b| b.cmp(a));
-    Some(Named { lease, token, remaining_ms: remaining[quorum - 1], data: &newest.data, is_behind })
+    Some(Named { lease, token, remaining_ms: remaining[quorum - 1], data, version, is_behind })
 }
 
 /// How many of these are the same, at most.
@@ -339,8 +341,10 @@ mod tests {
             token: Token::new(1).unwrap(),
             remaining_ms,
             ttl_ms: 100,
+            version: Version::default(),
             data: String::new(),
             same_request: false,
+            params: String::new(),
             slots: Vec::new(),
         }
     }
@@ -368,14 +372,13 @@ mod tests {
 
     #[test]
     fn the_latest_data_of_a_lease_wins_whoever_answers_first_and_how_few_have_it() {
-        let first = Edition::default();
-        let (second, third) = (first.next(9, 9), first.next(9, 9).next(1, 1));
-        let with =
-            |lease, edition: Edition| Holding { data: edition.join("{}".into()), ..holding(lease, 50) };
-        let data = |editions: [Edition; 2]| {
-            let copies = editions.map(|edition| with(1, edition));
+        let [first, second, third] = [0, 1 << 16, 1 << 17].map(Version::new);
+        let with = |lease, version| Holding { version, data: version.to_string(), ..holding(lease, 50) };
+        let data = |versions: [Version; 2]| {
+            let copies = versions.map(|version| with(1, version));
             let named = holder(copies.iter(), 3).unwrap();
-            (Edition::split(named.data).0, named.is_behind)
+            assert_eq!(named.data, named.version.to_string());
+            (named.version, named.is_behind)
         };
         assert_eq!(data([first, first]), (first, false));
         assert_eq!(data([first, second]), (second, true));
@@ -383,7 +386,7 @@ mod tests {
         assert_eq!(data([third, third]), (third, false));
         let other = [with(1, first), with(2, third), with(1, first)];
         let named = holder(other.iter(), 3).unwrap();
-        assert_eq!((named.data, named.is_behind), ("{}", false));
+        assert_eq!((named.version, named.is_behind), (first, false));
     }
 
     #[test]

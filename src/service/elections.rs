@@ -39,7 +39,7 @@ pub struct LeaderView {
 impl LeaderView {
     fn new(seen: Inspection) -> Self {
         let revision = match &seen.holder {
-            Some(leader) => format!("{:x}-{}", leader.token.get(), leader.note.edition),
+            Some(leader) => format!("{:x}-{}", leader.token.get(), leader.note.version),
             None => "vacant".to_owned(),
         };
         Self { holder: seen.holder, revision, waiters: seen.waiters, nodes: seen.nodes }
@@ -272,7 +272,7 @@ impl Service {
     }
 
     /// Changes what the leader proclaims; the lease's remaining time stays as it is. Of several at
-    /// the same time, each comes just before one of a later edition, and the latest stays.
+    /// the same time, each comes just before one of a later version, and the latest stays.
     ///
     /// # Errors
     /// [`ServiceError::LeaseLost`], [`ServiceError::QuorumUnavailable`].
@@ -282,17 +282,16 @@ impl Service {
         handle: LeaseHandle,
         value: Value,
     ) -> Result<Lease, ServiceError> {
-        let clock = self.engine.clock();
-        let (held, began_us) = (Held::Election(name.clone()), clock.wall_us());
-        let round = async |note: Option<&Note>| self.renew(&held, handle, Renewal::Keep, note, None).await;
+        let held = Held::Election(name.clone());
+        let round = async |note: Option<&Note>| self.renew(&held, handle, Renewal::Keep, note).await;
         let proclaimed = async {
             let mut note = round(None).await?.note;
             note.value = Some(value);
             // At least the latest that a quorum stores is among what was read.
-            note.edition = note.edition.next(began_us, clock.random_bits());
+            note.version = self.engine.version_after(note.version);
             let _told = Told { service: self, scope: held.scope(self.engine.keys()) };
             let lease = round(Some(&note)).await?;
-            // Stored by a quorum, or replaced there by a later edition already.
+            // Stored by a quorum, or replaced there by a later version already.
             Ok(Lease { note, ..lease })
         }
         .await;

@@ -12,7 +12,7 @@ use super::contender::Contender;
 use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
 };
-use crate::domain::{Edition, Keys, LeaseHandle, Name, Renewal, Scope, Share, Token};
+use crate::domain::{Keys, LeaseHandle, Name, Renewal, Scope, Token, Version};
 use crate::quorum::tally::Named;
 use crate::quorum::{Extension, Grant};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};
@@ -109,7 +109,7 @@ impl Service {
         ttl_ms: Option<u64>,
     ) -> Result<Lease, ServiceError> {
         let renewal = ttl_ms.map_or(Renewal::Own, Renewal::Ttl);
-        let renewed = self.renew(held, handle, renewal, None, None).await;
+        let renewed = self.renew(held, handle, renewal, None).await;
         count_extension(held.primitive(), &renewed);
         renewed
     }
@@ -121,13 +121,13 @@ impl Service {
         handle: LeaseHandle,
         renewal: Renewal,
         note: Option<&Note>,
-        share: Option<Share>,
     ) -> Result<Lease, ServiceError> {
         let scope = held.scope(self.engine.keys());
         let data = note.map(write_note);
-        match self.engine.extend(&scope, handle, renewal, data.as_deref(), share).await {
+        let data = note.map(|note| note.version).zip(data.as_deref());
+        match self.engine.extend(&scope, handle, renewal, data, false).await {
             Extension::Extended { stored, valid_until, nodes } => {
-                let note = read_note(&stored.data);
+                let note = read_note(&stored.data, stored.version);
                 let (ttl_ms, slots) = (stored.ttl_ms, stored.slots);
                 Ok(Lease { handle, ttl_ms, valid_until, note, slots, waited_ms: 0, attempts: 1, nodes })
             }
@@ -151,7 +151,7 @@ impl Service {
         Ok(released)
     }
 
-    /// Gives back what `grant` holds, unless others have it, too (§1.9).
+    /// Gives back what `grant` holds, unless an earlier attempt has it, too (§1.9).
     pub(crate) async fn release_grant(&self, primitive: Primitive, grant: &Grant, token: Token) {
         if let Ok(true) = count_release(primitive, grant.release().await) {
             self.count_held(primitive, token);
@@ -189,7 +189,12 @@ pub(crate) fn count_extension(primitive: Primitive, extended: &Result<Lease, Ser
 
 /// A lease as everyone may see it.
 pub(crate) fn holder(named: &Named<'_>, slots: Vec<u32>) -> Holder {
-    Holder { token: named.token, remaining_ms: named.remaining_ms, note: read_note(named.data), slots }
+    Holder {
+        token: named.token,
+        remaining_ms: named.remaining_ms,
+        note: read_note(named.data, named.version),
+        slots,
+    }
 }
 
 pub(crate) fn unavailable(nodes: Nodes) -> ServiceError {
@@ -199,11 +204,10 @@ pub(crate) fn unavailable(nodes: Nodes) -> ServiceError {
 /// What is stored with a lease, as the nodes keep it.
 pub(crate) fn write_note(note: &Note) -> String {
     // A map of strings always serializes.
-    note.edition.join(serde_json::to_string(note).unwrap_or_default())
+    serde_json::to_string(note).unwrap_or_default()
 }
 
 /// Back from the nodes; what cannot be read is shown as nothing.
-pub(crate) fn read_note(data: &str) -> Note {
-    let (edition, data) = Edition::split(data);
-    Note { edition, ..serde_json::from_str(data).unwrap_or_default() }
+pub(crate) fn read_note(data: &str, version: Version) -> Note {
+    Note { version, ..serde_json::from_str(data).unwrap_or_default() }
 }

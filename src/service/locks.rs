@@ -68,7 +68,7 @@ impl Service {
         {
             // What is shown now must not be taken back to whoever looks next and asks other nodes.
             let scope = Scope::Records(smallvec![key.into()]);
-            Box::pin(self.engine.settle_data(&scope, &named.lease, named.data)).await;
+            Box::pin(self.engine.settle_data(&scope, &named.lease, named.version, named.data)).await;
         }
         Ok(self.inspection(key, &holdings, &fences(&answers), nodes))
     }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::domain::{Candidate, Edition, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value};
+use crate::domain::{Candidate, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value, Version};
 pub use crate::domain::{Nodes, Primitive};
 
 pub use self::elections::LeaderView;
@@ -123,9 +123,9 @@ pub struct Note {
     /// Semaphores: the limit that was asked for.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Elections: changes with each proclaim, so that A → B → A is seen. Stands before the rest.
+    /// Elections: changes with each proclaim, so that A → B → A is seen. Stored beside the rest.
     #[serde(skip)]
-    pub edition: Edition,
+    pub version: Version,
 }
 
 /// A lease as its holder gets it.

@@ -161,12 +161,12 @@ async fn what_the_leader_proclaims_is_seen_and_changes_the_revision() {
     assert_eq!(different.len(), revisions.len(), "{revisions:?}");
 }
 
-/// What each node stores with the leader's lease, from the data on; nothing where it stores none.
+/// What each node stores with the leader's lease, from the version on; nothing where it stores none.
 fn copies(cluster: &Cluster, name: &str) -> Vec<String> {
     let key = format!("quorate:election:{name}");
     let copy = |node: &crate::support::Redis| {
         let record: Option<String> = node.command(&["GET", &key]);
-        record.and_then(|record| Some(record.get(85..)?.split_once(' ')?.1.to_owned())).unwrap_or_default()
+        record.map(|record| record.split(' ').skip(11).collect()).unwrap_or_default()
     };
     cluster.nodes.iter().map(copy).collect()
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use quorate::domain::{Edition, LeaseHandle};
+use quorate::domain::{LeaseHandle, Version};
 use quorate::service::Note;
 use tokio::time::Instant;
 
@@ -57,10 +57,10 @@ struct Register {
 /// What leaders proclaimed.
 #[derive(Default)]
 struct Proclaimed {
-    /// The latest edition of a term that was told to be stored.
-    told: BTreeMap<u64, Edition>,
-    /// What each edition of a term says.
-    says: BTreeMap<(u64, Edition), String>,
+    /// The latest version of a term that was told to be stored.
+    told: BTreeMap<u64, Version>,
+    /// What each version of a term says.
+    says: BTreeMap<(u64, Version), String>,
 }
 
 #[derive(Default, Clone, Copy, Debug)]
@@ -447,28 +447,28 @@ impl Checkers {
         self.shown(term, note, None);
         let told = &mut self.lock().proclaimed.told;
         let latest = told.entry(term).or_default();
-        *latest = note.edition.max(*latest);
+        *latest = note.version.max(*latest);
     }
 
-    /// The latest edition of each term that was told to be stored.
-    pub fn editions_told(&self) -> BTreeMap<u64, Edition> {
+    /// The latest version of each term that was told to be stored.
+    pub fn versions_told(&self) -> BTreeMap<u64, Version> {
         self.lock().proclaimed.told.clone()
     }
 
     /// Somebody was shown what the leader proclaims: nothing earlier than what was `told` before he
-    /// asked, and the same of one edition as everybody else.
-    pub fn shown(&self, term: u64, note: &Note, told: Option<&BTreeMap<u64, Edition>>) {
+    /// asked, and the same of one version as everybody else.
+    pub fn shown(&self, term: u64, note: &Note, told: Option<&BTreeMap<u64, Version>>) {
         let mut state = self.lock();
-        let (edition, value) = (note.edition, format!("{:?}", note.value));
+        let (version, value) = (note.version, format!("{:?}", note.value));
         if let Some(&latest) = told.and_then(|told| told.get(&term))
-            && edition < latest
+            && version < latest
         {
-            let what = format!("term {term} is shown with edition {edition} after {latest} was stored");
+            let what = format!("term {term} is shown with version {version} after {latest} was stored");
             self.violated(&mut state, what);
         }
-        let says = state.proclaimed.says.entry((term, edition)).or_insert_with(|| value.clone());
+        let says = state.proclaimed.says.entry((term, version)).or_insert_with(|| value.clone());
         if *says != value {
-            let what = format!("edition {edition} of term {term} says {says} and {value}");
+            let what = format!("version {version} of term {term} says {says} and {value}");
             self.violated(&mut state, what);
         }
     }

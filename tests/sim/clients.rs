@@ -693,7 +693,7 @@ impl Client {
     async fn see_leader(&mut self) {
         let town = Arc::clone(&self.town);
         let process = self.any_process();
-        let (began, told) = (Instant::now(), town.checkers.editions_told());
+        let (began, told) = (Instant::now(), town.checkers.versions_told());
         let call = town.at(&process, process.service.get_leader(&town.names.election, None, 0));
         if let Ok(Some(Ok(seen))) = timeout(Duration::from_secs(3), call).await
             && let Some(holder) = seen.holder

@@ -302,32 +302,27 @@ impl Ledger {
     /// A node that answers the release of a lease with an error is asked again until the lease is over.
     fn refused(&mut self, way: Way, command: &Command, now: u64) {
         if command.script == Script::Release {
-            let text = command.args().next().unwrap_or_default();
+            let released = command.args().nth(2).unwrap_or_default();
             let is_over = |node: usize, lease: &str, stored: &Stored| {
-                node == way.node && text.contains(lease) && stored.ends < now
+                node == way.node && lease == released && stored.ends < now
             };
             self.open.retain(|(node, lease), stored| !is_over(*node, lease, stored));
         }
     }
 
-    /// `done`: what it asked for; `stays`: a lease that it was to release, since others have a claim.
+    /// `done`: what it asked for; `stays`: a lease that it was to release, since a retry has joined it.
     fn ran(&mut self, way: Way, command: &Command, done: bool, stays: bool, now: u64) {
-        let args: Vec<&str> = command.args().collect();
-        let lease = match command.script {
-            // At its place in the text.
-            Script::Acquire => &args[0][25..57],
-            Script::Extend => &args[0][17..49],
-            Script::Release if args[0].len() == 32 => args[0],
-            Script::Release => &args[0][1..33],
-            Script::Heal => args[0],
-            _ => return,
-        };
+        if !command.script.is_batched() {
+            return;
+        }
+        // Behind its name and the number of its keys.
+        let args: Vec<&str> = command.args().skip(2).collect();
+        let lease = &args[0][..32];
         self.touched.entry(lease.to_owned()).or_default().insert((way.server, way.life));
         match command.script {
             Script::Acquire if self.undone_before.contains(&(way.node, lease.to_owned())) => {}
             Script::Acquire | Script::Heal if done => {
-                let ttl = if command.script == Script::Heal { args[3] } else { &args[0][17..25] };
-                let ttl = ttl.parse().unwrap_or_default();
+                let ttl = args[0].split(' ').nth(5).and_then(|ttl| ttl.parse().ok()).unwrap_or_default();
                 self.open.insert((way.node, lease.to_owned()), Stored { at: now, ttl, ends: now + ttl });
             }
             Script::Release if !stays => {
@@ -336,7 +331,7 @@ impl Ledger {
             }
             Script::Extend if done => {
                 if let Some(stored) = self.open.get_mut(&(way.node, lease.to_owned())) {
-                    stored.ttl = args[0][49..57].parse().unwrap_or(stored.ttl);
+                    stored.ttl = args[2].parse().unwrap_or(stored.ttl);
                     stored.ends = stored.ends.max(now + stored.ttl);
                 }
             }
@@ -671,7 +666,8 @@ impl World {
                     self.lock().ledger.refused(way, command, self.ms());
                 } else {
                     let mut inner = self.lock();
-                    let stays = matches!(&value, Ok(Value::List(reply)) if reply.len() > 2);
+                    let stays =
+                        matches!(&value, Ok(Value::List(reply)) if reply.get(2) == Some(&Value::Int(1)));
                     inner.ledger.ran(way, command, refused == DONE, refused != DONE && stays, self.ms());
                     if command.script.is_vote() {
                         inner.nodes[way.node].voted_ms = self.ms();

@@ -23,9 +23,6 @@ const RETENTION: u64 = 600_000;
 const MINUTE_US: u64 = 60_000_000;
 const SEMAPHORE: &str = "q:semaphore:s";
 
-/// Instead of a time.
-const ZEROS: &str = "0000000000000";
-
 /// A clock that stands still; the node's offset turns it.
 struct Stopped;
 
@@ -94,17 +91,8 @@ fn marker(ahead_us: u64) -> Marker {
 
 fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String], args: &[String]) -> String {
     let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
-    let (command, args) = match args {
-        // As every release of one lock that tells those who wait.
-        [text] if script == Script::Release && text.len() == 32 => (command, args),
-        [text, more @ ..] if script.is_batched() => {
-            let (before, text) = text.split_at(if script == Script::Acquire { 16 } else { 0 });
-            (command.call(before, &[text], more.len()), more)
-        }
-        args => (command, args),
-    };
-    let mut command = args.iter().fold(command, |command, arg| command.arg(arg));
-    command.prefix = Some("q:".into());
+    let command = if script.is_batched() { command.call() } else { command };
+    let command = args.iter().fold(command, |command, arg| command.arg(arg));
     text(node.eval(&command, script.is_marked().then(|| marker(ahead_us)).as_ref()))
 }
 
@@ -118,10 +106,6 @@ fn strings(items: &[&str]) -> Vec<String> {
 
 fn numbers(items: &[u64]) -> Vec<String> {
     items.iter().map(u64::to_string).collect()
-}
-
-fn tombstone(lease: &str) -> String {
-    format!("q:undone:{lease}")
 }
 
 /// Names below `q:lock:`, or slots of [`SEMAPHORE`].
@@ -141,18 +125,20 @@ impl On<'_> {
         }
     }
 
-    fn n(&self) -> u64 {
+    fn slots(&self) -> String {
         match self {
-            Self::Locks(names) => names.len() as u64,
-            Self::Slots(slots) => slots.len() as u64,
+            Self::Locks(_) => String::new(),
+            Self::Slots(slots) => numbers(slots).join(" "),
         }
     }
 
-    fn slots(&self) -> Vec<String> {
-        match self {
-            Self::Locks(_) => Vec::new(),
-            Self::Slots(slots) => numbers(slots),
-        }
+    /// The keys of a call that names the slots.
+    fn keys_for(&self, lease: &str) -> Vec<String> {
+        [vec![self.tombstone(lease)], self.keys()].concat()
+    }
+
+    fn tombstone(&self, lease: &str) -> String {
+        format!("{}//{lease}", self.channels()[0])
     }
 
     /// Keys where slots are looked up by the lease.
@@ -163,25 +149,50 @@ impl On<'_> {
         }
     }
 
-    /// The arguments that say so.
-    fn by_lease(&self) -> Vec<String> {
+    fn by(&self) -> &'static str {
         match self {
-            Self::Locks(_) => Vec::new(),
-            Self::Slots(_) => strings(&["-", "1"]),
+            Self::Locks(_) => "records",
+            Self::Slots(_) => "slots",
         }
     }
 }
 
+/// The line of a lease.
+fn line(lease: &str, ends_ms: u64, mark: char, token: u64, ttl: u64, request: &str) -> String {
+    format!("{lease} {ends_ms:013} {mark} x {token:016} {ttl} 0 0 0 {request} - {{}}")
+}
+
+/// A record, with these lines.
+fn record(fence: u64, freed_ms: u64, last: &str, lines: &[String]) -> String {
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    format!("2 {fence:016} {freed_ms:013} {last:0>32}\n{lines}")
+}
+
 fn acquire(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>) -> String {
-    let text = format!("{:016}{TTL:08}{} {} {{}}", ask.proposed, ask.lease, ask.request);
-    let more = [strings(&[ask.request, if ask.look_only { "1" } else { "0" }]), on.slots()].concat();
-    let more = if more == ["-", "0"] { Vec::new() } else { more };
-    run_ahead(node, Script::Acquire, ask.ahead_us, &on.keys(), &[vec![text], more].concat())
+    let ttl = if ask.look_only { 0 } else { TTL };
+    let line = line(ask.lease, 0, 'a', ask.proposed, ttl, ask.request);
+    let reply = run_ahead(node, Script::Acquire, ask.ahead_us, &on.keys_for(ask.lease), &[line, on.slots()]);
+    if reply == granted(ask.proposed) { GRANTED.to_owned() } else { reply }
 }
 
 fn extend(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ttl: &str) -> String {
-    let ttl = ttl.parse::<u64>().map_or_else(|_| format!("{ttl:8}"), |ttl| format!("{ttl:08}"));
-    let args = [vec![format!("{token:016}{lease}{ttl}")], on.by_lease()].concat();
+    extend_with(node, on, lease, token, ttl, ["0", "0", ""])
+}
+
+/// A retry of its request has it, too.
+fn join(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64) -> String {
+    extend_with(node, on, lease, token, "own", ["1", "0", ""])
+}
+
+fn extend_with(
+    node: &EmbeddedNode,
+    on: &On<'_>,
+    lease: &str,
+    token: u64,
+    ttl: &str,
+    [joins, version, data]: [&str; 3],
+) -> String {
+    let args = strings(&[lease, &format!("{token:016}"), ttl, joins, on.by(), version, data]);
     run_ahead(node, Script::Extend, MINUTE_US.max(token), &on.channels(), &args)
 }
 
@@ -190,29 +201,23 @@ fn heal(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64) -> String {
 }
 
 fn heal_until(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ends_ms: u64) -> String {
-    let keys = [strings(&["q:undone"]), vec![tombstone(lease)], on.keys()].concat();
-    let args = [
-        vec![lease.to_owned(), format!("{token:016}")],
-        numbers(&[ends_ms, TTL, MINUTE_US, RETENTION]),
-        strings(&["-"]),
-        numbers(&[on.n()]),
-        strings(&["{}"]),
-        on.slots(),
-    ];
-    run(node, Script::Heal, &keys, &args.concat())
+    let line = line(lease, ends_ms, 'h', token, TTL, "-");
+    run(node, Script::Heal, &on.keys_for(lease), &[line, on.slots()])
+}
+
+/// "1" and "0" where nothing more is to be said.
+fn release_for(node: &EmbeddedNode, on: &On<'_>, lease: &str, reason: &str) -> String {
+    let reply = run(node, Script::Release, &on.channels(), &strings(&[lease, reason, on.by()]));
+    reply.strip_suffix(" 0").map_or(reply.clone(), str::to_owned)
 }
 
 fn release(node: &EmbeddedNode, on: &On<'_>, lease: &str) -> String {
-    let text = match on {
-        On::Locks([_]) => lease.to_owned(),
-        _ => format!("{lease}1"),
-    };
-    run(node, Script::Release, &on.channels(), &[vec![text], on.by_lease()].concat())
+    release_for(node, on, lease, "release")
 }
 
 /// As whoever lost a round does.
 fn undo(node: &EmbeddedNode, on: &On<'_>, lease: &str) -> String {
-    run(node, Script::Release, &on.channels(), &[vec![format!("{lease}0")], on.by_lease()].concat())
+    release_for(node, on, lease, "lost")
 }
 
 fn read(node: &EmbeddedNode, on: &On<'_>) -> String {
@@ -233,7 +238,7 @@ const BOTH: On<'_> = On::Locks(&["a", "b"]);
 
 /// Granted with the token that was proposed.
 const GRANTED: &str = "1";
-/// Of a release: the lease was extended, healed, or tokens issued since.
+/// Of a release: the lease was extended, or healed.
 const NOT_AS_ACQUIRED: &str = "1 1";
 const C: &str = "cccccccccccccccccccccccccccccccc";
 const D: &str = "dddddddddddddddddddddddddddddddd";
@@ -247,8 +252,9 @@ fn granted(token: u64) -> String {
 fn a_free_lock_is_granted_with_the_proposed_token() {
     let node = node();
     assert_eq!(acquire(&node, &LOCK, &ASK), GRANTED);
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {P} {A} {{}}]"));
-    assert_eq!(node.get_raw("q:lock:a").unwrap(), format!("{}{ZEROS}{P}A00030000{A} - {{}}", NOW_MS + TTL));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [30000 30000 {P} {A} 0 {{}}]]"));
+    let record = record(P, 0, "", &[line(A, NOW_MS + TTL, 'a', P, TTL, "-")]);
+    assert_eq!(node.get_raw("q:lock:a").unwrap(), record);
 }
 
 #[test]
@@ -257,7 +263,7 @@ fn a_held_lock_is_refused_with_what_is_known_of_its_holder() {
     acquire(&node, &LOCK, &ASK);
     at(&node, 10_000);
     let ask = Ask { lease: B, proposed: P + 1, ..ASK };
-    assert_eq!(acquire(&node, &LOCK, &ask), format!("0 [20000 30000 {P} {P} {A} 0 {{}}]"));
+    assert_eq!(acquire(&node, &LOCK, &ask), format!("0 [20000 30000 {P} {A} 0 {{}} 0 -]"));
     at(&node, TTL);
     assert_eq!(acquire(&node, &LOCK, &ask), GRANTED);
 }
@@ -277,15 +283,15 @@ fn a_token_is_exact_at_2_to_the_53_minus_1() {
     let node = node();
     let far = Ask { proposed: MAX, ahead_us: MAX, ..ASK };
     assert_eq!(acquire(&node, &LOCK, &far), GRANTED);
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {MAX} {MAX} {A} {{}}]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}}]]"));
     assert!(extend(&node, &LOCK, A, MAX, "own").starts_with("1 30000"));
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {MAX} {MAX} {A} {{}}]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}}]]"));
 
     // One below, so that the sum in the next grant reaches it.
-    node.command(&["SET", "q:lock:a", &format!("{ZEROS}{ZEROS}{}", MAX - 1)]).unwrap();
+    node.command(&["SET", "q:lock:a", &record(MAX - 1, 1, "", &[])]).unwrap();
     assert_eq!(acquire(&node, &LOCK, &ASK), granted(MAX));
-    assert!(node.get_raw("q:lock:a").unwrap().contains(&format!("{MAX}A")));
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {MAX} {MAX} {A} {{}}]"));
+    assert!(node.get_raw("q:lock:a").unwrap().starts_with(&format!("2 {MAX} ")));
+    assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}}]]"));
 }
 
 #[test]
@@ -305,7 +311,7 @@ fn the_fence_survives_the_release_for_its_retention() {
     let node = node();
     acquire(&node, &LOCK, &Ask { proposed: P + 7, ..ASK });
     assert_eq!(release(&node, &LOCK, A), "1");
-    assert_eq!(read(&node, &LOCK), format!("1 [0 0 0 {} ]", P + 7).replace(" ]", "  ]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{}]", P + 7));
     // Counted from the end that the lease would have had.
     at(&node, TTL + RETENTION);
     assert!(node.get_raw("q:lock:a").is_some());
@@ -327,7 +333,7 @@ fn a_node_whose_marker_is_another_or_missing_abstains() {
     node.command(&["SET", "q:member", "another"]).unwrap();
     assert_eq!(acquire(&node, &LOCK, &ASK), "-1");
     assert_eq!(extend(&node, &LOCK, A, P, "own"), "-1");
-    assert_eq!(heal(&node, &LOCK, A, P), "-1 another");
+    assert_eq!(heal(&node, &LOCK, A, P), "-1");
     node.flush();
     assert_eq!(acquire(&node, &LOCK, &ASK), "-1");
     for reply in [read(&node, &LOCK), issue(&node, "a", P), survey(&node)] {
@@ -357,10 +363,11 @@ fn a_release_that_overtakes_its_acquire_leaves_nothing() {
     assert_eq!(release(&node, &BOTH, A), "0");
     assert_eq!(acquire(&node, &BOTH, &ASK), "-3");
     assert_eq!(heal(&node, &BOTH, A, P), "-3");
-    assert_eq!(node.keys(), ["q:member".to_owned(), "q:undone".to_owned(), tombstone(A)]);
+    assert_eq!(node.keys(), [BOTH.tombstone(A), "q:member".to_owned()]);
     assert_eq!(acquire(&node, &BOTH, &Ask { lease: B, ..ASK }), GRANTED);
+    assert_eq!(acquire(&node, &BOTH, &ASK), "-3", "while another one holds it, too");
     at(&node, 60_001);
-    assert_eq!(node.keys().into_iter().find(|key| key.starts_with("q:undone")), None);
+    assert!(!node.keys().contains(&BOTH.tombstone(A)));
 }
 
 #[test]
@@ -380,9 +387,6 @@ fn releasing_takes_nothing_from_another_lease() {
     assert!(read(&node, &LOCK).contains(A));
 }
 
-/// When the key of a name that comes again expires, after the beginning.
-const KEPT: u64 = TTL + RETENTION + RETENTION / 8;
-
 fn life(node: &EmbeddedNode) -> Option<u64> {
     node.command(&["PTTL", "q:lock:a"]).unwrap().as_u64()
 }
@@ -393,49 +397,8 @@ fn the_key_of_a_name_that_nobody_had_before_ends_with_its_retention() {
     acquire(&node, &LOCK, &ASK);
     assert_eq!(life(&node), Some(TTL + RETENTION));
     release(&node, &LOCK, A);
-    assert_eq!(node.get_raw("q:lock:a").unwrap(), format!("{ZEROS}0{}{P}", &A[..12]));
+    assert_eq!(node.get_raw("q:lock:a").unwrap(), record(P, NOW_MS, A, &[]));
     assert_eq!(life(&node), Some(TTL + RETENTION));
-}
-
-#[test]
-fn the_record_of_a_name_that_comes_again_is_written_over_the_last_one_while_its_key_lives_long_enough() {
-    let node = node();
-    let raw = || node.get_raw("q:lock:a").unwrap();
-    let record = |ends: u64, kept: u64, token: u64, lease: &str| {
-        format!("{:013}{}{token}A00030000{lease} - {{}}", ends, NOW_MS + kept)
-    };
-    acquire(&node, &LOCK, &ASK);
-    release(&node, &LOCK, A);
-    assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, proposed: P + 1, ..ASK }), GRANTED);
-    assert_eq!(raw(), record(NOW_MS + TTL, KEPT, P + 1, B));
-    assert_eq!(release(&node, &LOCK, B), "1");
-    assert_eq!(raw(), record(0, KEPT, P + 1, B));
-    assert_eq!(read(&node, &LOCK), format!("1 [0 0 0 {}  ]", P + 1));
-
-    // As long as that covers the retention, nothing but the record is written.
-    at(&node, RETENTION / 8);
-    assert_eq!(acquire(&node, &LOCK, &Ask { lease: C, proposed: P + 2, ..ASK }), GRANTED);
-    assert_eq!(raw(), record(NOW_MS + RETENTION / 8 + TTL, KEPT, P + 2, C));
-    assert_eq!(life(&node), Some(TTL + RETENTION));
-    assert_eq!(release(&node, &LOCK, C), "1");
-
-    at(&node, RETENTION / 8 + 1);
-    assert_eq!(acquire(&node, &LOCK, &Ask { lease: D, proposed: P + 3, ..ASK }), GRANTED);
-    assert_eq!(raw(), record(NOW_MS + RETENTION / 8 + 1 + TTL, KEPT + RETENTION / 8 + 1, P + 3, D));
-    assert_eq!(life(&node), Some(KEPT));
-}
-
-#[test]
-fn nothing_remains_of_a_longer_record() {
-    let node = node();
-    let long = Ask { request: "request-with-a-long-id", ..ASK };
-    acquire(&node, &LOCK, &ASK);
-    release(&node, &LOCK, A);
-    acquire(&node, &LOCK, &Ask { lease: B, proposed: P + 1, ..long });
-    release(&node, &LOCK, B);
-    assert_eq!(acquire(&node, &LOCK, &Ask { lease: C, proposed: P + 2, ..ASK }), GRANTED);
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {0} {0} {C} {{}}]", P + 2));
-    assert_eq!(life(&node), Some(KEPT));
 }
 
 #[test]
@@ -452,17 +415,28 @@ fn a_lease_that_was_released_leaves_no_tombstone_when_it_is_released_again() {
 }
 
 #[test]
-fn a_lease_of_a_name_that_comes_again_is_released_out_of_memory() {
+fn a_record_of_the_version_before_is_held_until_it_ends_or_is_released() {
+    let kept = "0000000000000";
+    for (flag, own, token) in [('A', "", P + 5), ('E', "", P + 5), ('<', &*format!("{P} "), P)] {
+        let node = node();
+        let edition = "0".repeat(48);
+        for data in ["{}".to_owned(), format!("{edition}{{}}")] {
+            let before =
+                format!("{}{kept}{}{flag}00030000{A} {own}request+0+7 {data}", NOW_MS + 10_000, P + 5);
+            node.command(&["SET", "q:lock:a", &before, "PX", "700000"]).unwrap();
+            let shown = format!("10000 30000 {token} {A} 0 {{}}");
+            assert_eq!(read(&node, &LOCK), format!("1 [{} [{shown}]]", P + 5));
+            assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), format!("0 [{shown} 0 -]"));
+            assert_eq!(release(&node, &LOCK, A), NOT_AS_ACQUIRED);
+            assert_eq!(read(&node, &LOCK), format!("1 [{}]", P + 5));
+        }
+    }
     let node = node();
-    acquire(&node, &LOCK, &ASK);
-    release(&node, &LOCK, A);
-    acquire(&node, &LOCK, &Ask { lease: B, proposed: P + 1, ..ASK });
-    node.set_memory_full(true);
-    assert!(acquire(&node, &LOCK, &Ask { lease: C, ..ASK }).starts_with("0 "));
-    assert_eq!(release(&node, &LOCK, B), "1");
-    assert_eq!(life(&node), Some(KEPT));
-    assert!(acquire(&node, &LOCK, &Ask { lease: C, ..ASK }).contains("OOM"));
-    assert_eq!(read(&node, &LOCK), format!("1 [0 0 0 {}  ]", P + 1));
+    for over in [format!("{kept}0{}{P}", &A[..12]), format!("{kept}{kept}{P}A00030000{A} - {{}}")] {
+        node.command(&["SET", "q:lock:a", &over]).unwrap();
+        assert_eq!(read(&node, &LOCK), format!("1 [{P}]"));
+        assert_eq!(acquire(&node, &LOCK, &ASK), granted(P + 1));
+    }
 }
 
 #[test]
@@ -471,10 +445,10 @@ fn a_token_that_was_issued_while_a_lease_was_held_stays_behind_it() {
     acquire(&node, &LOCK, &ASK);
     assert_eq!(issue(&node, "a", P), format!("1 {}", P + 1));
     assert_eq!(issue(&node, "a", P + 5), format!("1 {}", P + 5));
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {} {A} {{}}]", P + 5));
+    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {P} {A} 0 {{}}]]", P + 5));
     assert_eq!(life(&node), Some(TTL + RETENTION));
     assert!(extend(&node, &LOCK, A, P, "own").starts_with("1 30000"));
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {} {A} {{}}]", P + 5));
+    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {P} {A} 0 {{}}]]", P + 5));
     assert_eq!(release(&node, &LOCK, A), NOT_AS_ACQUIRED);
     assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 6));
 }
@@ -495,95 +469,82 @@ fn a_lease_is_raised_to_a_token_that_is_new_to_the_node_or_its_own() {
 }
 
 #[test]
-fn a_lease_is_raised_by_its_attempt_or_claimed_by_a_retry_but_not_both_with_two_tokens() {
-    let ask = Ask { request: "request-1", ..ASK };
-    let claim = |node: &EmbeddedNode, token: u64| {
-        let text = format!("{token:016}{A}{TTL:08}");
-        run(node, Script::Extend, &LOCK.keys(), &strings(&[&text, "+7"]))
-    };
-    let (raised, claimed) = (node(), node());
-    acquire(&raised, &LOCK, &ask);
+fn a_lease_is_raised_by_its_attempt_or_joined_by_a_retry_but_not_both_with_two_tokens() {
+    let (raised, joined) = (node(), node());
+    acquire(&raised, &LOCK, &ASK);
     assert!(extend(&raised, &LOCK, A, P + 5, "raise").starts_with("1 "));
-    assert_eq!(claim(&raised, P), "0");
-    assert!(claim(&raised, P + 5).starts_with("1 "));
-    acquire(&claimed, &LOCK, &ask);
-    assert!(claim(&claimed, P).starts_with("1 "));
-    assert_eq!(extend(&claimed, &LOCK, A, P + 5, "raise"), "0");
-    assert!(extend(&claimed, &LOCK, A, P, "own").starts_with("1 "));
+    assert_eq!(join(&raised, &LOCK, A, P), "0");
+    assert!(join(&raised, &LOCK, A, P + 5).starts_with("1 "));
+    acquire(&joined, &LOCK, &ASK);
+    assert!(join(&joined, &LOCK, A, P).starts_with("1 "));
+    assert_eq!(extend(&joined, &LOCK, A, P + 5, "raise"), "0");
+    assert!(extend(&joined, &LOCK, A, P, "own").starts_with("1 "));
 }
 
 #[test]
-fn a_lease_is_not_claimed_with_a_token_that_was_issued_meanwhile() {
-    let ask = Ask { request: "request-1", ..ASK };
-    let claim = |node: &EmbeddedNode, token: u64| {
-        let text = format!("{token:016}{A}{TTL:08}");
-        run(node, Script::Extend, &BOTH.keys(), &strings(&[&text, "+7"]))
-    };
+fn a_lease_is_not_joined_with_a_token_that_was_issued_meanwhile() {
     let node = node();
-    acquire(&node, &BOTH, &ask);
+    acquire(&node, &BOTH, &ASK);
     assert_eq!(issue(&node, "b", P + 5), granted(P + 5));
     for issued_or_passed in [P + 5, P + 3] {
-        assert_eq!(claim(&node, issued_or_passed), "0");
+        assert_eq!(join(&node, &BOTH, A, issued_or_passed), "0");
     }
-    assert!(claim(&node, P + 6).starts_with("1 "));
+    assert!(join(&node, &BOTH, A, P + 6).starts_with("1 "));
 }
 
 #[test]
-fn a_lease_that_was_claimed_keeps_its_token_whoever_claims_it_next() {
-    let ask = Ask { request: "request-1", ..ASK };
-    let claim = |node: &EmbeddedNode, token: u64, claim: &str| {
-        let text = format!("{token:016}{A}{TTL:08}");
-        run(node, Script::Extend, &LOCK.keys(), &strings(&[&text, claim]))
-    };
+fn a_lease_that_was_joined_keeps_its_token_whoever_joins_it_next() {
     let node = node();
-    acquire(&node, &LOCK, &ask);
-    assert!(claim(&node, P + 5, "+7").starts_with("1 "), "nobody was told of its token yet");
+    acquire(&node, &LOCK, &ASK);
+    assert!(join(&node, &LOCK, A, P + 5).starts_with("1 "), "nobody was told of its token yet");
     for another in [P, P + 6] {
-        assert_eq!(claim(&node, another, "+8"), "0");
+        assert_eq!(join(&node, &LOCK, A, another), "0");
     }
-    assert!(claim(&node, P + 5, "+8").starts_with("1 "));
+    assert!(join(&node, &LOCK, A, P + 5).starts_with("1 "));
 }
 
 #[test]
-fn a_lease_goes_with_the_last_of_its_claims_and_keeps_all_else_until_then() {
+fn a_lease_that_was_joined_goes_only_where_somebody_asks_for_it() {
     for on in [LOCK, BOTH, On::Slots(&[1, 4])] {
-        for issued in [false, true] {
-            let node = node();
-            acquire(&node, &on, &Ask { request: "1", ..ASK });
-            if issued {
-                issue(&node, "a", P + 5);
-            }
-            let more = |claim: &str| match on.by_lease() {
-                more if more.is_empty() => strings(&[claim]),
-                more => [strings(&[claim]), more[1..].to_vec()].concat(),
-            };
-            let share = |claim: &str| {
-                let args = [vec![format!("{P:016}{A}{TTL:08}")], more(claim)].concat();
-                run(&node, Script::Extend, &on.channels(), &args)
-            };
-            let leave = |claim: &str| {
-                let args = [vec![format!("{A}1")], more(claim)].concat();
-                run(&node, Script::Release, &on.channels(), &args)
-            };
-            assert!(share("+11").starts_with("1 30000 30000 {} 1+0+11 "));
-            assert!(share("+11").starts_with("1 30000 30000 {} 1+0+11 "), "a duplicated message");
-            assert!(share("+1111").starts_with("1 30000 30000 {} 1+0+11+1111 "));
-            let before = read(&node, &on);
-            for left in ["111", "1", "0", "0", "1111"] {
-                assert_eq!(leave(left), "0 1", "{left}");
-            }
-            assert_eq!(read(&node, &on), before);
-            assert!(share("+7").starts_with("1 30000 30000 {} 1+11+7 "));
-            assert!(share("8").starts_with("1 30000 30000 {} 1+8+11+7 "), "it has missed this one");
-            assert!(share("7").starts_with("1 30000 30000 {} 1+7 "));
-            for more in ["+8", "+9", "+10"] {
-                assert!(share(more).starts_with("1 "));
-            }
-            assert!(share("+12").starts_with("1 30000 30000 {} 1+1+9+10+12 "));
-            assert!(share("12").starts_with("1 30000 30000 {} 1+12 "));
-            assert_eq!(leave("12"), NOT_AS_ACQUIRED);
-            assert_eq!(leave("12"), "0");
+        let node = node();
+        acquire(&node, &on, &Ask { request: "request-1", ..ASK });
+        assert!(join(&node, &on, A, P).starts_with("1 30000 30000 j 0 request-1 - {} "));
+        assert!(extend(&node, &on, A, P, "own").starts_with("1 30000 30000 j "), "it stays joined");
+        let before = read(&node, &on);
+        for leaves in ["undo", "lost", "bar"] {
+            assert_eq!(release_for(&node, &on, A, leaves), "0 1", "{leaves}");
         }
+        assert_eq!(read(&node, &on), before);
+        assert_eq!(release(&node, &on, A), NOT_AS_ACQUIRED);
+        assert_eq!(release(&node, &on, A), "0");
+    }
+}
+
+#[test]
+fn a_bar_takes_nothing_away_and_lets_nothing_come() {
+    for on in [LOCK, BOTH, On::Slots(&[1, 4])] {
+        let node = node();
+        acquire(&node, &on, &ASK);
+        assert_eq!(release_for(&node, &on, A, "bar"), "0 1");
+        assert!(extend(&node, &on, A, P, "own").starts_with("1 "));
+        assert_eq!(release_for(&node, &on, B, "bar"), "0");
+        release(&node, &on, A);
+        assert_eq!(acquire(&node, &on, &Ask { lease: B, proposed: P + 1, ..ASK }), "-3");
+    }
+}
+
+#[test]
+fn of_two_copies_of_the_data_the_greater_version_stays_whichever_comes_last() {
+    for on in [LOCK, BOTH, On::Slots(&[1, 4])] {
+        let node = node();
+        acquire(&node, &on, &ASK);
+        let update = |version: &str, data: &str| extend_with(&node, &on, A, 0, "keep", ["0", version, data]);
+        assert!(update("10", "ten").starts_with("1 30000 30000 e 10 - - ten "));
+        for earlier in ["9", "10", "0"] {
+            assert!(update(earlier, "nine").starts_with("1 30000 30000 e 10 - - ten "));
+        }
+        assert!(update("9007199254740991", "last").starts_with("1 30000 30000 e 9007199254740991 - - last "));
+        assert!(read(&node, &LOCK).ends_with(if on.by() == "slots" { "nil" } else { "last]]" }));
     }
 }
 
@@ -598,8 +559,8 @@ fn releasing_an_expired_lease_is_no_release() {
 #[test]
 fn what_is_no_record_stops_neither_a_release_nor_a_walk() {
     let node = node();
-    // With the two letters that tell a record.
-    let alike = format!("{:x<42}A{:x<40} x", "", "");
+    // With all that tells a record.
+    let alike = format!("2 {:x<63}\n{A} 1 a x odd\n", "");
     for (kind, odd) in [
         ("text", &["SET", "q:lock:a", "odd"][..]),
         ("type", &["ZADD", "q:lock:a", "1", "x"]),
@@ -610,11 +571,11 @@ fn what_is_no_record_stops_neither_a_release_nor_a_walk() {
         node.command(&["DEL", "q:lock:a"]).unwrap();
         node.command(odd).unwrap();
         let list = || run(&node, Script::List, &[], &strings(&["0", "q:lock:*", "100"]));
-        assert_eq!(list(), format!("1 0 [q:lock:b 30000 30000 {P} {P} {A} {{}}]"), "{kind}");
+        assert_eq!(list(), format!("1 0 [q:lock:b 30000 30000 {P} {A} 0 {{}}]"), "{kind}");
         // A part of it.
-        assert_eq!(release(&node, &BOTH, A), "1", "{kind}");
+        assert!(release(&node, &BOTH, A).starts_with('1'), "{kind}");
         assert_eq!(list(), "1 0", "{kind}");
-        node.command(&["DEL", &tombstone(A), "q:lock:b"]).unwrap();
+        node.command(&["DEL", &BOTH.tombstone(A), "q:lock:b"]).unwrap();
     }
 }
 
@@ -638,7 +599,7 @@ fn many_keys_are_granted_all_or_none() {
     release(&node, &On::Locks(&["b"]), A);
     // The token is above the highest fence among them, and the same everywhere.
     assert_eq!(acquire(&node, &On::Locks(&["a", "b", "c"]), &Ask { lease: B, ..ASK }), granted(P + 1));
-    let entry = format!("[30000 30000 {0} {0} {B} {{}}]", P + 1);
+    let entry = format!("[{0} [30000 30000 {0} {B} 0 {{}}]]", P + 1);
     assert_eq!(read(&node, &On::Locks(&["a", "b", "c"])), format!("1 {entry} {entry} {entry}"));
 }
 
@@ -662,9 +623,9 @@ fn only_what_is_still_held_is_extended() {
     acquire(&node, &BOTH, &ASK);
     assert_eq!(extend(&node, &BOTH, B, P, "own"), "0");
     at(&node, 10_000);
-    assert_eq!(extend(&node, &BOTH, A, P, "keep"), "1 20000 30000 {} - ");
-    assert_eq!(extend(&node, &BOTH, A, P, "5000"), "1 5000 5000 {} -  1");
-    assert_eq!(extend(&node, &BOTH, A, P, "own"), "1 5000 5000 {} - ");
+    assert_eq!(extend(&node, &BOTH, A, P, "keep"), "1 20000 30000 e 0 - - {}  0");
+    assert_eq!(extend(&node, &BOTH, A, P, "5000"), "1 5000 5000 e 0 - - {}  1");
+    assert_eq!(extend(&node, &BOTH, A, P, "own"), "1 5000 5000 e 0 - - {}  0");
     at(&node, 15_000);
     assert_eq!(extend(&node, &BOTH, A, P, "own"), "0");
 }
@@ -674,12 +635,12 @@ fn the_raise_is_conditional_on_the_lease_and_never_lowers_a_fence() {
     let node = node();
     acquire(&node, &LOCK, &ASK);
     assert_eq!(extend(&node, &LOCK, B, P + 9, "keep"), "0");
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {P} {P} {A} {{}}]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [30000 30000 {P} {A} 0 {{}}]]"));
     assert!(extend(&node, &LOCK, A, P + 5, "keep").starts_with('1'));
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {0} {0} {A} {{}}]", P + 5));
+    assert_eq!(read(&node, &LOCK), format!("1 [{0} [30000 30000 {0} {A} 0 {{}}]]", P + 5));
     assert_eq!(issue(&node, "a", P), granted(P + 6));
     assert!(extend(&node, &LOCK, A, P + 5, "own").starts_with('1'));
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {} {} {A} {{}}]", P + 5, P + 6));
+    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {} {A} 0 {{}}]]", P + 6, P + 5));
     release(&node, &LOCK, A);
     assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 7));
 }
@@ -691,16 +652,16 @@ fn issuing_tokens_leaves_a_lease_held() {
     assert_eq!(issue(&node, "a", P), granted(P + 1));
     assert_eq!(acquire(&node, &LOCK, &ASK), granted(P + 2));
     assert_eq!(issue(&node, "a", P), granted(P + 3));
-    assert_eq!(read(&node, &LOCK), format!("1 [30000 30000 {} {} {A} {{}}]", P + 2, P + 3));
+    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {} {A} 0 {{}}]]", P + 3, P + 2));
     assert_eq!(issue(&node, "a", MAX), granted(MAX));
-    assert_eq!(release(&node, &LOCK, A), NOT_AS_ACQUIRED);
+    assert_eq!(release(&node, &LOCK, A), "1");
 }
 
 #[test]
 fn a_lost_lease_is_given_back_with_its_token() {
     let node = node();
     assert_eq!(heal(&node, &BOTH, A, P), "1");
-    assert_eq!(read(&node, &LOCK), format!("1 [20000 30000 {P} {P} {A} {{}}]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [20000 30000 {P} {A} 0 {{}}]]"));
     assert!(extend(&node, &BOTH, A, P, "own").starts_with('1'));
 }
 
@@ -736,12 +697,12 @@ fn what_was_healed_and_released_is_not_brought_back_by_what_comes_late() {
         assert_eq!(release(&node, &on, A), NOT_AS_ACQUIRED);
         // The acquire that was overtaken by all of this, and another healing.
         assert_eq!(acquire(&node, &on, &ASK), "-3");
-        assert_eq!(heal_until(&node, &on, A, P, NOW_MS + 20_001), "0");
+        assert_eq!(heal_until(&node, &on, A, P, NOW_MS + 20_001), "-3");
         // A contender that was here meanwhile makes no difference.
         acquire(&node, &on, &Ask { lease: B, proposed: P + 1, ..ASK });
         release(&node, &on, B);
         assert_eq!(acquire(&node, &on, &ASK), "-3");
-        assert_eq!(heal_until(&node, &on, A, P, NOW_MS + 20_001), "0");
+        assert_eq!(heal_until(&node, &on, A, P, NOW_MS + 20_001), "-3");
         assert!(read(&node, &LOCK).find(A).is_none());
     }
 }
@@ -778,7 +739,7 @@ fn what_was_healed_and_has_expired_is_healed_again() {
     assert_eq!(heal(&node, &LOCK, A, P), "1");
     at(&node, 20_000);
     assert_eq!(heal_until(&node, &LOCK, A, P, NOW_MS + 30_000), "1");
-    assert_eq!(read(&node, &LOCK), format!("1 [10000 30000 {P} {P} {A} {{}}]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [10000 30000 {P} {A} 0 {{}}]]"));
 }
 
 #[test]
@@ -787,7 +748,7 @@ fn a_healing_that_its_release_overtook_leaves_nothing() {
     acquire(&node, &LOCK, &ASK);
     assert_eq!(release(&node, &LOCK, A), "1");
     assert_eq!(heal(&node, &LOCK, A, P), "0");
-    assert!(read(&node, &LOCK).starts_with("1 [0 "));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P}]"));
 }
 
 #[test]
@@ -796,7 +757,7 @@ fn an_expired_copy_of_the_lease_itself_is_healed() {
     acquire(&node, &LOCK, &ASK);
     at(&node, TTL + 5);
     assert_eq!(heal_until(&node, &LOCK, A, P, NOW_MS + TTL + 20_005), "1");
-    assert_eq!(read(&node, &LOCK), format!("1 [20000 30000 {P} {P} {A} {{}}]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [20000 30000 {P} {A} 0 {{}}]]"));
 }
 
 #[test]
@@ -808,7 +769,8 @@ fn a_lease_that_lost_one_of_its_keys_is_made_whole() {
     assert_eq!(extend(&node, &BOTH, A, P, "own"), "0");
     assert_eq!(heal(&node, &BOTH, A, P), "1");
     // What was left is not shortened and keeps the issued token.
-    let (a, b) = (format!("[30000 30000 {P} {} {A} {{}}]", P + 1), format!("[30000 30000 {P} {P} {A} {{}}]"));
+    let (a, b) =
+        (format!("[{} [30000 30000 {P} {A} 0 {{}}]]", P + 1), format!("[{P} [30000 30000 {P} {A} 0 {{}}]]"));
     assert_eq!(read(&node, &BOTH), format!("1 {a} {b}"));
     assert!(extend(&node, &BOTH, A, P, "own").starts_with('1'));
 
@@ -843,7 +805,7 @@ fn slots_are_taken_found_by_lease_and_freed() {
     assert!(refused.starts_with("0 [30000"), "{refused}");
     assert_eq!(acquire(&node, &On::Slots(&[7]), &Ask { lease: B, ..ASK }), GRANTED);
     at(&node, 10_000);
-    assert_eq!(extend(&node, &slots, A, P, "own"), "1 30000 30000 {} - 4 11");
+    assert_eq!(extend(&node, &slots, A, P, "own"), "1 30000 30000 e 0 - - {} 4 11 0");
     assert_eq!(survey(&node), "1 3 [7 11 4] 20000");
     assert_eq!(release(&node, &slots, A), NOT_AS_ACQUIRED);
     assert_eq!(survey(&node), "1 1 [7] 20000");
@@ -881,12 +843,12 @@ fn a_retry_of_a_request_is_told_which_lease_it_has() {
     let mine = Ask { request: "request-1", ..ASK };
     acquire(&node, &LOCK, &mine);
     let retry = Ask { lease: B, ..mine };
-    assert_eq!(acquire(&node, &LOCK, &retry), format!("0 [30000 30000 {P} {P} {A} 1 {{}}]"));
+    assert_eq!(acquire(&node, &LOCK, &retry), format!("0 [30000 30000 {P} {A} 0 {{}} 1 -]"));
 
     acquire(&node, &On::Slots(&[5, 6]), &mine);
     // Whatever slot it asks for this time.
-    assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), format!("0 [30000 30000 {P} {P} {A} 1 {{}} 5 6]"));
-    assert_eq!(extend(&node, &On::Slots(&[5, 6]), A, P, "own"), "1 30000 30000 {} request-1 5 6");
+    assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), format!("0 [30000 30000 {P} {A} 0 {{}} 1 - 5 6]"));
+    assert_eq!(extend(&node, &On::Slots(&[5, 6]), A, P, "own"), "1 30000 30000 e 0 request-1 - {} 5 6 0");
     release(&node, &On::Slots(&[5, 6]), A);
     assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), GRANTED);
     // The first lease's release, come late, does not make the second one forgotten.
@@ -900,7 +862,7 @@ fn a_request_id_that_looks_like_a_lease_id_touches_no_lease() {
     let node = node();
     acquire(&node, &On::Slots(&[5]), &ASK);
     assert_eq!(acquire(&node, &On::Slots(&[6]), &Ask { lease: B, request: A, ..ASK }), GRANTED);
-    assert_eq!(extend(&node, &On::Slots(&[5]), A, P, "own"), "1 30000 30000 {} - 5");
+    assert_eq!(extend(&node, &On::Slots(&[5]), A, P, "own"), "1 30000 30000 e 0 - - {} 5 0");
 }
 
 #[test]
@@ -915,7 +877,7 @@ fn out_of_memory_nothing_is_granted_and_everything_can_be_released() {
     assert_eq!(extend(&node, &BOTH, A, P, "own"), full);
     assert_eq!(release(&node, &BOTH, A), "1");
     assert_eq!(release(&node, &On::Slots(&[1]), B), "1");
-    assert_eq!(read(&node, &LOCK), format!("1 [0 0 0 {P}  ]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P}]"));
     // Not even the order of messages is lost.
     assert_eq!(release(&node, &LOCK, C), "0");
     node.set_memory_full(false);
@@ -1044,8 +1006,10 @@ async fn tokios_paused_time_drives_the_nodes_clock() {
 #[tokio::test]
 async fn a_submitted_call_is_answered_before_submit_returns() {
     let node = node();
-    let command = Command::new(Script::Acquire).key("q:lock:a");
-    let command = Arc::new(command.call(&P.to_string(), &[&format!("00030000{A} - {{}}")], 0));
+    let line = line(A, 0, 'a', P, TTL, "-");
+    let command = Arc::new(
+        Command::new(Script::Acquire).key(&LOCK.tombstone(A)).key("q:lock:a").call().arg(&line).arg(""),
+    );
     let marker = Some(Arc::new(marker(MINUTE_US)));
     let answer = Ballot::of_one(|seat| {
         let reply = ReplyTo::new(command.clone(), None, tokio::time::Instant::now(), Some(seat));
@@ -1054,5 +1018,5 @@ async fn a_submitted_call_is_answered_before_submit_returns() {
     let answer = answer.now_or_never().expect("it is answered").unwrap();
     assert!(answer.done);
     assert_eq!(answer.node_ms, NOW_MS);
-    assert_eq!(answer.rest, []);
+    assert_eq!(answer.rest, [Value::Int(P as i64)]);
 }

@@ -19,14 +19,11 @@ pub(super) fn command(calls: &[Call]) -> Cmd {
     let Some(first) = calls.first() else { return Cmd::new() };
     let batched = first.command.script.is_batched();
     let own_keys: usize = calls.iter().map(|call| call.command.keys().len()).sum();
-    let marker_keys = if marker.is_none() { 0 } else { 1 + usize::from(batched) };
+    let marker_keys = usize::from(marker.is_some());
     let mut command = redis::cmd("EVALSHA");
     command.arg(hash(first.command.script)).arg(marker_keys + own_keys);
     if let Some(marker) = marker {
         command.arg(marker.keys.marker());
-        if batched {
-            command.arg(marker.keys.undone());
-        }
     }
     for key in calls.iter().flat_map(|call| call.command.keys()) {
         command.arg(key);
@@ -34,7 +31,6 @@ pub(super) fn command(calls: &[Call]) -> Cmd {
     if batched {
         let bounds = marker.map_or([0, 0], |marker| marker.bounds.batch_args());
         command.arg(marker.map_or("", |marker| &*marker.expected)).arg(&bounds[..]);
-        command.arg(first.command.prefix(marker.map(|marker| &**marker)));
     } else if let Some(marker) = marker {
         command.arg(&*marker.expected);
     }
@@ -77,7 +73,7 @@ pub(super) fn answer(calls: Vec<Call>, reply: redis::Value, now: Instant) {
     }
 }
 
-/// The reply of a batch: the node's clock, and one reply for each call, unless all are 1.
+/// The reply of a batch: the node's clock, and one reply for each call.
 fn answer_each(calls: Vec<Call>, list: Vec<redis::Value>, now: Instant) {
     let replies = list.len().saturating_sub(1);
     let mut list = list.into_iter();
@@ -85,12 +81,11 @@ fn answer_each(calls: Vec<Call>, list: Vec<redis::Value>, now: Instant) {
         Some(redis::Value::Int(node_ms)) => u64::try_from(node_ms).ok(),
         _ => None,
     };
-    let Some(node_ms) = node_ms.filter(|_| replies == 0 || replies == calls.len()) else {
+    let Some(node_ms) = node_ms.filter(|_| replies == calls.len()) else {
         return refuse(calls, &NodeError::Nonsense);
     };
-    for call in calls {
-        let part = list.next().map_or(Ok(Value::Int(1)), read);
-        call.reply.send_part(now, node_ms, part);
+    for (call, part) in calls.into_iter().zip(list) {
+        call.reply.send_part(now, node_ms, read(part));
     }
 }
 

@@ -6,18 +6,22 @@
 local marker = redis.call('GET', KEYS[1])
 if marker ~= ARGV[1] then return {-1, 0, marker} end
 local now, now_us = clock()
-local fence = tonumber(ARGV[2])
-if fence > now_us + ARGV[3] then return {-2, now} end
+local token = tonumber(ARGV[2])
+if token > now_us + ARGV[3] then return {-2, now} end
 
-local record = redis.call('GET', KEYS[2])
-local known, token, expires, lease, ttl, request, data = 0, 0, 0
-if record then known, token, expires, lease, ttl, request, data = parse(record) end
-if known >= fence then fence = known + 1 end
-if expires > now then
-  -- Its key outlives the lease by the retention.
-  local rest = lease_part(digits(fence), digits(token), ttl, lease, request, data)
-  redis.call('SETRANGE', KEYS[2], '26', digits(fence) .. rest)
-else
-  redis.call('SET', KEYS[2], string.rep('0', 26) .. digits(fence), 'PX', ARGV[4])
+local text = redis.call('GET', KEYS[2])
+local record, held = text and read_record(text), false
+if text and not record then error('not a lease record') end
+if record then
+  token = math.max(token, sub(record, 3, 18) + 1)
+  for _, _, expires in each_lease(record) do held = held or tonumber(expires) > now end
 end
-return {1, now, fence}
+local fence = '2 ' .. format(TOKEN, token) .. ' '
+if held then
+  -- Its key outlives the lease by the retention.
+  redis.call('SET', KEYS[2], fence .. sub(record, 20), 'KEEPTTL')
+else
+  local rest = record and sub(record, 33) or ' 00000000000000000000000000000000\n'
+  redis.call('SET', KEYS[2], fence .. format(TIME, now) .. rest, 'PX', ARGV[4])
+end
+return {1, now, token}

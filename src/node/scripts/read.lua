@@ -2,21 +2,21 @@
 --
 -- KEYS  marker, key × n
 -- ARGV  1 marker
--- Reply {1, now, entry × n}; an entry is nil or {remaining, ttl, token, fence, lease, data},
---       with remaining 0 and lease '' where only the fence is left; {-1, …}
+-- Reply {1, now, entry × n}; an entry is nil, or {fence} where only that is left, or
+--       {fence, {remaining, ttl, token, lease, version, data}}; {-1, …}
 local marker = redis.call('GET', KEYS[1])
 if marker ~= ARGV[1] then return {-1, 0, marker} end
 local now = clock()
 local reply = {1, now}
 for i = 2, #KEYS do
-  local record = redis.call('GET', KEYS[i])
+  local text = redis.call('GET', KEYS[i])
   local entry = false
-  if record then
-    local fence, token, expires, lease, ttl, _, data = parse(record)
-    if expires > now then
-      entry = {expires - now, ttl, token, fence, lease, data}
-    else
-      entry = {0, 0, 0, fence, '', ''}
+  if text then
+    local record = read_record(text)
+    if not record then error('not a lease record') end
+    entry = {tonumber(sub(record, 3, 18))}
+    for at, id, expires in each_lease(record) do
+      if tonumber(expires) > now then entry[2] = show(id, expires, read_lease(record, at), now) end
     end
   end
   reply[i + 1] = entry

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::Contender;
 use crate::domain::{
-    Ask, Claim, Holding, LeaseHandle, LeaseId, Nodes, Renewal, RequestId, Scope, Share, Token, digest_of_set,
+    Ask, Holding, LeaseHandle, LeaseId, Nodes, Renewal, RequestId, Scope, Token, digest_of_set,
 };
 use crate::quorum::tally::quorum_of;
 use crate::quorum::{Extension, Refusal, Round, Won};
@@ -189,11 +189,16 @@ impl Contender<'_> {
             ..self.options.note.clone()
         };
         let data = write_note(&note);
+        let params = match self.scope {
+            Scope::Slots(_) => format!("limit={},permits={}", self.wish.limit, self.wish.permits),
+            Scope::Records(_) => "-".to_owned(),
+        };
         let ask = Ask {
             scope: &self.scope,
             slots: &self.slots,
             ttl_ms: self.options.ttl_ms,
             request: self.request.as_deref(),
+            params: &params,
             data: &data,
             look_only,
         };
@@ -228,7 +233,7 @@ impl Contender<'_> {
 
     /// In which parameters the earlier request of the same id differs from this one.
     fn differences(&self, same: &Holding) -> Vec<&'static str> {
-        let note = read_note(&same.data);
+        let note = read_note(&same.data, same.version);
         let mut differs = Vec::new();
         if note.limit.is_some_and(|limit| limit != self.wish.limit) {
             differs.push("limit");
@@ -282,9 +287,7 @@ impl Contender<'_> {
         // The earlier attempt may not know yet that its caller has left; when it does, its undo
         // must not take away what is returned here. Nor is this one's to take away what the earlier one has.
         let engine = &self.service.engine;
-        let claim = Claim::from_bits(engine.clock().random_bits());
-        let grant = engine.granted_before(&self.scope, handle.id, claim);
-        match engine.extend(&self.scope, handle, renewal, None, Some(Share::Joins(claim))).await {
+        match engine.extend(&self.scope, handle, renewal, None, true).await {
             // Released while it was extended: that release came before this answer.
             Extension::Extended { .. } if self.service.released.contains(&same.lease) => None,
             Extension::Extended { stored, valid_until, nodes } => {
@@ -292,12 +295,13 @@ impl Contender<'_> {
                     handle,
                     ttl_ms: stored.ttl_ms,
                     valid_until,
-                    note: read_note(&stored.data),
+                    note: read_note(&stored.data, stored.version),
                     slots: stored.slots,
                     waited_ms: (self.round_at - self.started).as_millis() as u64,
                     attempts: self.attempts,
                     nodes,
                 };
+                let grant = engine.granted_before(&self.scope, handle.id);
                 Some(Try::Granted(Box::new(Granted { lease, grant })))
             }
             Extension::Lost(_) => None,

@@ -144,7 +144,7 @@ pub(super) fn back_off(rounds: u32, round_trip: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Holding, Nodes, Token};
+    use crate::domain::{Holding, Nodes, Token, Version};
 
     const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -154,8 +154,10 @@ mod tests {
             token: Token::new(1).unwrap(),
             remaining_ms: 300,
             ttl_ms: 300,
+            version: Version::default(),
             data: String::new(),
             same_request: false,
+            params: String::new(),
             slots: Vec::new(),
         };
         Refusal {

@@ -248,13 +248,15 @@ impl Redis {
     pub fn leases(&self, name: &str) -> Vec<String> {
         let (seconds, micros): (u64, u64) = self.command(&["TIME"]);
         let now_ms = seconds * 1000 + micros / 1000;
-        let is_held = |value: &str| {
-            let expires = value.get(..13).and_then(|expires| expires.parse().ok());
-            value.len() > 42 && expires.is_some_and(|at: u64| at > now_ms)
+        let is_held = |record: &str| {
+            let ends = |line: &str| line.split(' ').nth(1)?.parse::<u64>().ok();
+            let leases = record.lines().skip(1);
+            record.starts_with("2 ") && leases.filter_map(ends).any(|at| at > now_ms)
         };
-        let held = self.dump().into_iter().filter(|(key, value)| {
-            key.contains(name) && !key.contains(":undone:") && value.as_deref().is_some_and(is_held)
-        });
+        let held = self
+            .dump()
+            .into_iter()
+            .filter(|(key, value)| key.contains(name) && value.as_deref().is_some_and(is_held));
         held.map(|(key, _)| key).collect()
     }
 }
