@@ -130,10 +130,7 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
     let tls = config.tls.clone().map(Tls::new).transpose();
     let tls = tls.map_err(|cause| StartError::new("tls", cause))?.map(Arc::new);
     let mut signals = Signals::new().map_err(|cause| StartError::new("cannot receive signals", cause))?;
-    if let Some(endpoint) = &config.otlp_endpoint {
-        let started = trace::start(endpoint.as_str(), config.otlp_sample_ratio);
-        started.map_err(|cause| StartError::new("otlp_endpoint", cause))?;
-    }
+    trace::send_by(tokio::runtime::Handle::current());
     let layers = assemble(&config)?;
 
     match role {

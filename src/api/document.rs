@@ -105,9 +105,8 @@ fn bound_numbers(schemas: &mut Value) {
     let properties =
         schemas.as_object_mut().into_iter().flat_map(Map::values_mut).map(|schema| &mut schema["properties"]);
     for (name, property) in properties.filter_map(Value::as_object_mut).flatten() {
-        if matches!(property["type"].as_str(), Some("integer" | "number"))
-            && property.get("minimum").is_none()
-        {
+        let types = property["type"].to_string();
+        if (types.contains("integer") || types.contains("number")) && property.get("minimum").is_none() {
             let is_token = matches!(name.as_str(), "fencing_token" | "term" | "highest_token");
             property["minimum"] = json!(u8::from(is_token));
             if is_token {
@@ -117,34 +116,38 @@ fn bound_numbers(schemas: &mut Value) {
     }
 }
 
-/// Absent instead of null, and no keyword that says nothing.
+/// Absent instead of null, but in requests, where null means absent; and no keyword that says nothing.
 fn clean(value: &mut Value) {
-    match value {
-        Value::Array(list) => list.iter_mut().for_each(clean),
-        Value::Object(map) => {
-            if let Some(Value::Array(types)) = map.get_mut("type") {
-                types.retain(|kind| kind != "null");
-                if let [only] = types.as_slice() {
-                    let only = only.clone();
-                    map.insert("type".to_owned(), only);
-                }
-            }
-            if let Some(Value::Array(choices)) = map.get_mut("oneOf") {
-                choices.retain(|choice| choice["type"] != "null");
-                if let [only] = choices.as_slice() {
-                    let only = only.as_object().cloned().unwrap_or_default();
-                    map.remove("oneOf");
-                    map.extend(only);
-                }
-            }
-            // Keys of JSON objects are strings anyway.
-            map.remove("propertyNames");
-            if map.get("required").is_some_and(|required| required.as_array().is_some_and(Vec::is_empty)) {
-                map.remove("required");
-            }
-            map.values_mut().for_each(clean);
+    let Value::Object(map) = value else {
+        return value.as_array_mut().into_iter().flatten().for_each(clean);
+    };
+    if let Some(Value::Array(choices)) = map.get_mut("oneOf") {
+        choices.retain(|choice| choice["type"] != "null");
+        if let [only] = choices.as_slice() {
+            let only = only.as_object().cloned().unwrap_or_default();
+            map.remove("oneOf");
+            map.extend(only);
         }
-        _ => {}
+    }
+    // Keys of JSON objects are strings anyway.
+    map.remove("propertyNames");
+    if map.get("required").is_some_and(|required| required.as_array().is_some_and(Vec::is_empty)) {
+        map.remove("required");
+    }
+    without_null(map);
+    let is_request = map.get("additionalProperties") == Some(&Value::Bool(false));
+    map.iter_mut()
+        .filter(|(name, _)| !(is_request && *name == "properties"))
+        .for_each(|(_, inner)| clean(inner));
+}
+
+fn without_null(map: &mut Map<String, Value>) {
+    if let Some(Value::Array(types)) = map.get_mut("type") {
+        types.retain(|kind| kind != "null");
+        if let [only] = types.as_slice() {
+            let only = only.clone();
+            map.insert("type".to_owned(), only);
+        }
     }
 }
 
@@ -230,22 +233,20 @@ fn to_3_0(mut document: Value) -> Value {
         license.remove("identifier");
         license.insert("url".to_owned(), json!("https://spdx.org/licenses/MIT.html"));
     }
-    references_alone(&mut document);
+    simplify(&mut document);
     document
 }
 
-/// In 3.0 nothing may stand beside a `$ref`.
-fn references_alone(value: &mut Value) {
-    match value {
-        Value::Array(list) => list.iter_mut().for_each(references_alone),
-        Value::Object(map) => {
-            if map.get("$ref").is_some_and(Value::is_string) {
-                map.retain(|name, _| name == "$ref");
-            }
-            map.values_mut().for_each(references_alone);
-        }
-        _ => {}
+/// In 3.0 nothing may stand beside a `$ref`, and there are no lists of types.
+fn simplify(value: &mut Value) {
+    let Value::Object(map) = value else {
+        return value.as_array_mut().into_iter().flatten().for_each(simplify);
+    };
+    if map.get("$ref").is_some_and(Value::is_string) {
+        map.retain(|name, _| name == "$ref");
     }
+    without_null(map);
+    map.values_mut().for_each(simplify);
 }
 
 /// The reusable responses: a name, and the kinds of problem that are answered so.
@@ -515,10 +516,21 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_nullable_and_nothing_is_a_choice() {
+    fn only_what_a_request_may_leave_out_is_nullable_and_nothing_is_a_choice() {
         for text in [openapi_json(), openapi_3_0_json()] {
-            for keyword in ["\"null\"", "\"nullable\"", "\"oneOf\"", "\"anyOf\"", "\"allOf\"", "\"enum\""] {
+            for keyword in ["\"nullable\"", "\"oneOf\"", "\"anyOf\"", "\"allOf\"", "\"enum\""] {
                 assert!(!text.contains(keyword), "{keyword}");
+            }
+        }
+        assert!(!openapi_3_0_json().contains("\"null\""));
+        for (name, schema) in document()["components"]["schemas"].as_object().unwrap() {
+            let required = schema["required"].as_array().cloned().unwrap_or_default();
+            let is_request = schema["additionalProperties"] == false;
+            for (field, property) in schema["properties"].as_object().unwrap() {
+                let nullable =
+                    property["type"].as_array().is_some_and(|types| types.contains(&json!("null")));
+                let optional = !required.contains(&json!(field));
+                assert_eq!(nullable, is_request && optional, "{name}.{field}");
             }
         }
     }

@@ -16,7 +16,7 @@ use hyper::body::{Frame, SizeHint};
 use serde::{Deserialize, Serialize};
 use tower_http::request_id::RequestId;
 use utoipa::ToSchema;
-use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 
 use super::fields::{self, Given, within};
 use super::problem::{Kind, Problem};
@@ -166,7 +166,7 @@ pub(super) use lease_answer;
 /// The derive macro cannot say how many entries there may be.
 pub(super) fn metadata_schema() -> Object {
     ObjectBuilder::new()
-        .schema_type(Type::Object)
+        .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
         .additional_properties(Some(ObjectBuilder::new().schema_type(Type::String)))
         .max_properties(Some(16))
         .description(Some(

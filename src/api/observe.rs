@@ -18,12 +18,12 @@ use parking_lot::RwLock;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 use tower_http::request_id::RequestId;
+use tracing::Span;
 
 use super::problem::{Kind, Problem};
 use crate::service::Primitive;
 use crate::telemetry::seldom::Seldom;
-use crate::telemetry::trace::RequestSpan;
-use crate::telemetry::{self, Acquisition};
+use crate::telemetry::{self, Acquisition, trace};
 
 /// Metrics' status of a request whose client left before the answer, as nginx counts it.
 const CLIENT_LEFT: u16 = 499;
@@ -92,6 +92,14 @@ fn acquires(template: &str) -> Option<Primitive> {
     matches!(verb, "acquire" | "campaign" | "hold").then_some(primitive)
 }
 
+/// The span of a request, for tower-http's trace layer.
+pub(super) fn span(request: &Request) -> Span {
+    let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str);
+    let id = request.extensions().get::<RequestId>().and_then(|id| id.header_value().to_str().ok());
+    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+    trace::request_span(label(request.method()), route, id.unwrap_or_default(), &header)
+}
+
 /// Counts, times and logs every request.
 #[derive(Clone, Default)]
 pub(super) struct ObserveLayer(Arc<Routes>);
@@ -144,12 +152,8 @@ where
         let method = label(request.method());
         let id = request.extensions().get::<RequestId>().map(|id| id.header_value().clone());
         let id = id.unwrap_or(HeaderValue::from_static(""));
-        let span = {
-            let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
-            RequestSpan::begin(method, &route.template, id.to_str().unwrap_or_default(), &header)
-        };
+        let span = Span::current();
         let asked = Asked { route, method, id, started: Instant::now(), span, answered: false };
-        let _entered = asked.span.as_ref().map(|span| span.enter());
         Observed { answer: self.inner.call(request), asked }
     }
 }
@@ -169,7 +173,6 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let _entered = this.asked.span.as_ref().map(|span| span.enter());
         let Ok(answer) = ready!(Pin::new(&mut this.answer).poll(cx));
         Poll::Ready(Ok(this.asked.finish(answer.into_response())))
     }
@@ -182,7 +185,7 @@ struct Asked {
     id: HeaderValue,
     started: Instant,
     /// Where the request is traced.
-    span: Option<Box<RequestSpan>>,
+    span: Span,
     answered: bool,
 }
 
@@ -200,9 +203,7 @@ impl Asked {
         let took = self.started.elapsed();
         self.route.count(self.method, status.as_u16(), took);
         self.route.count_rejected(status);
-        if let Some(span) = &self.span {
-            span.end(status.as_u16(), code);
-        }
+        trace::answered(&self.span, status.as_u16(), code);
         self.log(response.status(), took, code);
         response
     }
@@ -252,9 +253,7 @@ impl Drop for Asked {
     fn drop(&mut self) {
         if !self.answered {
             self.route.count(self.method, CLIENT_LEFT, self.started.elapsed());
-            if let Some(span) = &self.span {
-                span.end(CLIENT_LEFT, "");
-            }
+            trace::answered(&self.span, CLIENT_LEFT, "");
         }
     }
 }

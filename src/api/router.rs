@@ -16,11 +16,12 @@ use axum::routing::get;
 use tower::ServiceBuilder;
 use tower_http::ServiceBuilderExt as _;
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::trace::TraceLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::AuthLayer;
-use super::observe::ObserveLayer;
+use super::observe::{self, ObserveLayer};
 use super::problem::{Kind, Problem};
 use super::request_id::{self, NewRequestId};
 use super::stream::Streams;
@@ -103,6 +104,7 @@ pub fn router(app: App) -> Router {
 ///
 /// - the request has an id before anything speaks of it, and every answer carries it;
 /// - the key is marked as secret before anything could log it;
+/// - the span, disabled unless traces are on, is entered while all that follows works;
 /// - metrics, log line and problems (ours) are outside of what may fail, so that they tell how it ended;
 /// - a panic becomes an answer inside of them, and is counted like one;
 /// - the key (ours) is checked last; the handlers' extractors check which names it may touch.
@@ -110,11 +112,14 @@ pub fn router(app: App) -> Router {
 /// A body's limit and time are kept where it is read (`request.rs`): tower-http's layers for that would reset the
 /// connection of a client that still sends, and arm a timer for every request.
 fn layered<S: Clone + Send + Sync + 'static>(routes: Router<S>, keys: Option<Arc<KeyRing>>) -> Router<S> {
+    let trace = TraceLayer::new_for_http().make_span_with(observe::span).on_request(()).on_response(());
+    let trace = trace.on_body_chunk(()).on_eos(()).on_failure(());
     let layers = ServiceBuilder::new()
         .map_request(request_id::drop_unusable)
         .set_x_request_id(NewRequestId)
         .propagate_x_request_id()
         .sensitive_request_headers([AUTHORIZATION].into())
+        .layer(trace)
         .layer(ObserveLayer::default())
         .layer(CatchPanicLayer::custom(|_| Problem::from(Kind::Internal).into_response()))
         .layer(AuthLayer(keys));

@@ -9,7 +9,7 @@
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
@@ -66,7 +67,6 @@ pub struct Connections {
     in_flight: AtomicUsize,
     /// Set when the server drains. Each connection has a receiver as long as it is open.
     draining: watch::Sender<bool>,
-    started: Instant,
 }
 
 /// A connection's place among those that may be open.
@@ -104,7 +104,6 @@ impl Connections {
             spare_places: Arc::new(Semaphore::new(SPARE_MAX)),
             in_flight: AtomicUsize::new(0),
             draining: watch::Sender::new(false),
-            started: Instant::now(),
         })
     }
 
@@ -145,14 +144,8 @@ impl Connections {
         place: Place,
     ) {
         let mut draining = self.draining.subscribe();
-        let conn = Arc::new(Conn {
-            connections: Arc::clone(&self),
-            spare: place.spare,
-            begun: AtomicUsize::new(0),
-            in_flight: AtomicU32::new(0),
-            handed_out: AtomicU32::new(0),
-            active_ms: AtomicU64::new(self.now_ms()),
-        });
+        let conn =
+            Arc::new(Conn { connections: Arc::clone(&self), spare: place.spare, using: Mutex::default() });
         let service = {
             let conn = Arc::clone(&conn);
             service_fn(move |request| answer(Arc::clone(&conn), request))
@@ -171,7 +164,7 @@ impl Connections {
                 }
                 _ = draining.wait_for(|draining| *draining), if !told => {
                     told = true;
-                    if conn.begun.load(Ordering::Relaxed) == 0 {
+                    if conn.using.lock().last.is_none() {
                         look_at = look_at.min(Instant::now() + LAST_CHANCE);
                     } else {
                         connection.as_mut().graceful_shutdown();
@@ -187,11 +180,6 @@ impl Connections {
                 },
             }
         }
-    }
-
-    /// Milliseconds since the start.
-    fn now_ms(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
     }
 }
 
@@ -214,39 +202,42 @@ enum Look {
     CutOff,
 }
 
-/// What is known of one connection.
+/// One connection, and what it does.
 struct Conn {
     connections: Arc<Connections>,
     spare: bool,
-    /// Requests begun since it was accepted.
-    begun: AtomicUsize,
-    in_flight: AtomicU32,
+    using: Mutex<Use>,
+}
+
+#[derive(Default)]
+struct Use {
+    in_flight: u32,
     /// Pieces of answers that hyper has taken and not come back from: mostly it waits for its client to read.
-    handed_out: AtomicU32,
-    /// When it last did anything, on the clock of [`Connections::now_ms`].
-    active_ms: AtomicU64,
+    handed_out: u32,
+    /// When anything of this last changed; `None` before the first request.
+    last: Option<Instant>,
 }
 
 impl Conn {
-    fn look(&self, draining: bool) -> Look {
-        let Connections { rules, started, .. } = &*self.connections;
-        let (begun, in_flight) = (self.begun.load(Ordering::Relaxed), self.in_flight.load(Ordering::Relaxed));
-        let active = *started + Duration::from_millis(self.active_ms.load(Ordering::Relaxed));
-        let now = Instant::now();
-        if begun == 0 {
-            metrics().refused(Refusal::HeaderTimeout);
-            return Look::CutOff;
-        }
-        if in_flight > 0 {
-            let unread = self.handed_out.load(Ordering::Relaxed) > 0 && now >= active + UNREAD_FOR;
-            return if unread { Look::CutOff } else { Look::Again(now + UNREAD_FOR) };
-        }
-        let patience = if self.spare || draining { Duration::ZERO } else { rules.idle_timeout };
-        if now >= active + patience { Look::End(LAST_CHANCE) } else { Look::Again(active + patience) }
+    fn note(&self, change: impl FnOnce(&mut Use)) {
+        let mut now = self.using.lock();
+        change(&mut now);
+        now.last = Some(Instant::now());
     }
 
-    fn is_active(&self) {
-        self.active_ms.store(self.connections.now_ms(), Ordering::Relaxed);
+    fn look(&self, draining: bool) -> Look {
+        let (state, now) = (self.using.lock(), Instant::now());
+        let Some(last) = state.last else {
+            metrics().refused(Refusal::HeaderTimeout);
+            return Look::CutOff;
+        };
+        if state.in_flight > 0 {
+            let unread = state.handed_out > 0 && now >= last + UNREAD_FOR;
+            return if unread { Look::CutOff } else { Look::Again(now + UNREAD_FOR) };
+        }
+        let one_only = self.spare || draining;
+        let patience = if one_only { Duration::ZERO } else { self.connections.rules.idle_timeout };
+        if now >= last + patience { Look::End(LAST_CHANCE) } else { Look::Again(last + patience) }
     }
 }
 
@@ -279,8 +270,7 @@ struct Flight {
 
 impl Flight {
     fn begin(conn: Arc<Conn>) -> Self {
-        conn.begun.fetch_add(1, Ordering::Relaxed);
-        conn.in_flight.fetch_add(1, Ordering::Relaxed);
+        conn.note(|now| now.in_flight += 1);
         metrics().http_in_flight.increment(1.0);
         let all = conn.connections.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         Self { conn, all }
@@ -291,8 +281,7 @@ impl Drop for Flight {
     fn drop(&mut self) {
         self.conn.connections.in_flight.fetch_sub(1, Ordering::Relaxed);
         metrics().http_in_flight.decrement(1.0);
-        self.conn.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.conn.is_active();
+        self.conn.note(|now| now.in_flight -= 1);
     }
 }
 
@@ -308,14 +297,12 @@ struct Tracked {
 
 impl Tracked {
     fn set_handed_out(&mut self, handed_out: bool) {
-        let count = &self.flight.conn.handed_out;
-        match (self.handed_out, handed_out) {
-            (false, true) => drop(count.fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(count.fetch_sub(1, Ordering::Relaxed)),
-            _ => return,
+        if self.handed_out != handed_out {
+            self.handed_out = handed_out;
+            self.flight.conn.note(|now| {
+                now.handed_out = if handed_out { now.handed_out + 1 } else { now.handed_out - 1 };
+            });
         }
-        self.flight.conn.is_active();
-        self.handed_out = handed_out;
     }
 }
 

@@ -3,9 +3,12 @@
 use std::io::IsTerminal;
 
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, fmt, registry};
 
 use crate::config::{Config, LogFormat};
+use crate::telemetry::trace;
 
 /// What logs each answered request, at the level debug unless something was wrong with it.
 const REQUESTS: &str = "quorate::api::observe=debug";
@@ -30,10 +33,14 @@ pub fn start(config: &Config) -> Result<WorkerGuard, String> {
         .buffered_lines_limit(LINES_MAX)
         .thread_name("log")
         .finish(std::io::stderr());
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
-    let started = match config.log_format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
+    let traces = config.otlp_endpoint.as_ref();
+    let traces = traces.map(|endpoint| trace::layer(endpoint.as_str(), config.otlp_sample_ratio)).transpose();
+    let traces = traces.map_err(|cause| format!("otlp_endpoint: {cause}"))?;
+    let lines = fmt::layer().with_writer(writer);
+    let lines = match config.log_format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),
     };
+    let started = registry().with(traces).with(lines.with_filter(filter)).try_init();
     started.map(|()| guard).map_err(|cause| format!("cannot log: {cause}"))
 }

@@ -1,10 +1,10 @@
 //! Traces over OTLP, off unless an endpoint is named: a span per request, and below it one per
 //! vote that a node was asked for.
 //!
-//! Off, a request and a vote each cost a look at one static. On, a span that the sampler does
-//! not take costs little more. Finished spans go into a bounded queue, from which a thread of the
-//! SDK's sends them in batches; a full queue drops spans and never waits. The request's
-//! span is the current one while the request is polled, which is how a vote finds its parent.
+//! A request's span is one of `tracing`, which `tracing-opentelemetry` hands on. It is entered while the request
+//! is polled, which is how a vote finds its parent. Off, a request and a vote each cost a look at one static. On, a
+//! span that the sampler does not take costs little more. Finished spans go into a bounded queue, from which a
+//! thread of the SDK's sends them in batches; a full queue drops spans and never waits.
 //!
 //! Spans carry no lock's name and no secret, as logs and metrics do not.
 
@@ -18,7 +18,7 @@ use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
 use opentelemetry::trace::{
     Span as _, SpanKind, Status, TraceContextExt as _, Tracer as _, TracerProvider as _,
 };
-use opentelemetry::{Context, ContextGuard, KeyValue};
+use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
@@ -26,9 +26,20 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span};
 use tokio::runtime::Handle;
+use tracing::field::Empty;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::registry::LookupSpan;
 
 /// How long the collector may take for a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The target of the spans of requests.
+const REQUESTS: &str = "quorate::requests";
+
+/// By which spans are sent.
+static RUNTIME: OnceLock<Handle> = OnceLock::new();
 
 /// Set once, before the first request; empty while traces are off.
 static TRACES: OnceLock<Traces> = OnceLock::new();
@@ -39,20 +50,23 @@ struct Traces {
     propagator: TraceContextPropagator,
 }
 
-/// Begins to send spans to the collector at `endpoint`, the URL of its traces. Of the requests
-/// that come without a decision of their caller's, `ratio` are sampled. To be called within the
-/// runtime, once.
+/// The layer of the log's subscriber that takes the spans of requests, and sends them and those of votes to the
+/// collector at `endpoint`, the URL of its traces. Of the requests that come without a decision of their caller's,
+/// `ratio` are sampled. To be called once. Nothing is sent before [`send_by`].
 ///
 /// # Errors
 /// When the endpoint cannot be used; says why.
-pub fn start(endpoint: &str, ratio: f64) -> Result<(), String> {
+pub fn layer<S>(endpoint: &str, ratio: f64) -> Result<impl Layer<S>, String>
+where
+    S: tracing::Subscriber + for<'span> LookupSpan<'span>,
+{
     let mut http = reqwest::Client::builder().timeout(EXPORT_TIMEOUT).connect_timeout(EXPORT_TIMEOUT);
     if endpoint.starts_with("http://") {
         // In small containers there are no certificates, and none are needed.
         http = http.tls_certs_only([]);
     }
     let http = http.build().map_err(|cause| cause.to_string())?;
-    let client = Client { http, runtime: Handle::current(), failing: AtomicBool::new(false) };
+    let client = Client { http, failing: AtomicBool::new(false) };
     let exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(client)
@@ -66,8 +80,22 @@ pub fn start(endpoint: &str, ratio: f64) -> Result<(), String> {
         .with_resource(resource())
         .build();
     let tracer = provider.tracer("quorate");
+    let layer = tracing_opentelemetry::layer()
+        .with_tracer(tracer.clone())
+        .with_location(false)
+        .with_threads(false)
+        .with_target(false)
+        .with_tracked_inactivity(false)
+        .with_filter(filter_fn(|of| of.target() == REQUESTS));
     let traces = Traces { provider, tracer, propagator: TraceContextPropagator::new() };
-    TRACES.set(traces).map_err(|_| "traces were started before".to_owned())
+    TRACES.set(traces).map_err(|_| "traces were started before".to_owned())?;
+    Ok(layer)
+}
+
+/// Sends spans by `runtime` from now on.
+pub fn send_by(runtime: Handle) {
+    // Set once, by the server; the exporter waits for no other.
+    let _ = RUNTIME.set(runtime);
 }
 
 /// Who sends the spans: as the environment says, else as we do. The SDK's own order would give an unnamed
@@ -95,50 +123,43 @@ pub async fn finish(patience: Duration) {
     }
 }
 
-/// The span of a request.
-pub struct RequestSpan(Context);
-
-impl RequestSpan {
-    /// One for a request on `route`, if traces are on and this one is sampled. `header` reads
-    /// the request's headers, of which those of W3C trace context count.
-    pub fn begin<'a>(
-        method: &'static str,
-        route: &str,
-        request_id: &str,
-        header: &'a dyn Fn(&str) -> Option<&'a str>,
-    ) -> Option<Box<Self>> {
-        let traces = TRACES.get()?;
-        let caller = traces.propagator.extract_with_context(&Context::new(), &Headers(header));
-        let span = traces
-            .tracer
-            .span_builder(format!("{method} {route}"))
-            .with_kind(SpanKind::Server)
-            .with_attributes([
-                KeyValue::new("http.request.method", method),
-                KeyValue::new("http.route", route.to_owned()),
-                KeyValue::new("quorate.request_id", request_id.to_owned()),
-            ])
-            .start_with_context(&traces.tracer, &caller);
-        span.span_context().is_sampled().then(|| Box::new(Self(Context::new().with_span(span))))
+/// The span of a request on `route`: disabled unless traces are on. `header` reads the request's headers, of
+/// which those of W3C trace context count. While it is entered, votes that are asked for belong to the request.
+pub fn request_span<'a>(
+    method: &'static str,
+    route: &str,
+    request_id: &str,
+    header: &'a dyn Fn(&str) -> Option<&'a str>,
+) -> tracing::Span {
+    let span = tracing::trace_span!(
+        target: REQUESTS,
+        "request",
+        otel.name = format_args!("{method} {route}"),
+        otel.kind = "server",
+        otel.status_code = Empty,
+        http.request.method = method,
+        http.route = route,
+        http.response.status_code = Empty,
+        quorate.request_id = request_id,
+        quorate.code = Empty,
+        error.type = Empty,
+    );
+    if let Some(traces) = TRACES.get() {
+        // A span that was not entered yet can be given a parent.
+        let _ = span.set_parent(traces.propagator.extract_with_context(&Context::new(), &Headers(header)));
     }
+    span
+}
 
-    /// Until the guard is dropped, votes that are asked for belong to this request.
-    pub fn enter(&self) -> ContextGuard {
-        self.0.clone().attach()
+/// The request of `span` was answered; `code` is that of the problem, or empty.
+pub fn answered(span: &tracing::Span, status: u16, code: &'static str) {
+    span.record("http.response.status_code", i64::from(status));
+    if !code.is_empty() {
+        span.record("quorate.code", code);
     }
-
-    /// The request was answered; `code` is that of the problem, or empty.
-    pub fn end(&self, status: u16, code: &'static str) {
-        let span = self.0.span();
-        span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
-        if !code.is_empty() {
-            span.set_attribute(KeyValue::new("quorate.code", code));
-        }
-        if status >= 500 {
-            span.set_attribute(KeyValue::new("error.type", code));
-            span.set_status(Status::error(code));
-        }
-        span.end();
+    if status >= 500 {
+        span.record("error.type", code);
+        span.record("otel.status_code", "ERROR");
     }
 }
 
@@ -192,7 +213,6 @@ impl Extractor for Headers<'_> {
 /// Lends the exporter, which runs on a thread of its own, this program's HTTP client and runtime.
 struct Client {
     http: reqwest::Client,
-    runtime: Handle,
     failing: AtomicBool,
 }
 
@@ -233,7 +253,8 @@ impl HttpClient for Client {
         Box::pin(async move {
             let request = reqwest::Request::try_from(request)?;
             let http = self.http.clone();
-            let sending = self.runtime.spawn(async move {
+            let runtime = RUNTIME.get().ok_or("there is no runtime yet")?;
+            let sending = runtime.spawn(async move {
                 let response = http.execute(request).await?;
                 let (status, headers) = (response.status(), response.headers().clone());
                 response.bytes().await.map(|body| (status, headers, body))

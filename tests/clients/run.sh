@@ -75,8 +75,9 @@ export -f attempt skip has
 
 # Sockets in files for the nodes and a port that the system chooses for the server: nothing here
 # can meet another run of this on the same machine.
+redis=()
 start_server() {
-  local node redis=() server=$scratch/logs/server
+  local node server=$scratch/logs/server
   if [[ -z ${QUORATE_BIN-} ]]; then
     (cd "$root" && cargo build --locked --quiet --bin quorate)
     QUORATE_BIN=${CARGO_TARGET_DIR:-$root/target}/debug/quorate
@@ -219,15 +220,22 @@ sdks() {
 }
 
 # Event streams are left out: they end when the client goes, which this one never does. A name that
-# nobody holds is no missing resource, so "use after free" has no meaning here.
+# nobody holds is no missing resource, so "use after free" has no meaning here. The server is one that lets nobody
+# wait for long, and the document is its own.
 schema() {
   if [[ ! $with_python ]]; then
     skip "schema: no schemathesis, since the registry was out of reach"
     return
   fi
+  local log=$scratch/logs/impatient url
+  "$QUORATE_BIN" serve "${redis[@]}" --listen 127.0.0.1:0 --max-wait 50ms >"$log" 2>&1 &
+  pids+=($!)
+  within 20 grep -q '^listening on ' "$log" || fail_to_start "$log"
+  url=$(sed -n 's/^listening on //p' "$log")
+  within 20 curl -fsS "$url/readyz" || fail_to_start "$log"
   cd "$scratch" # where it keeps what it found
   attempt schema env SCHEMATHESIS_HOOKS="$here/schemathesis_hooks.py" \
-    "$tools/venv/bin/schemathesis" run "$root/openapi/quorate-v1.json" --url "$QUORATE_SERVER" \
+    "$tools/venv/bin/schemathesis" run "$url/openapi.json" --url "$url" \
     -n "${SCHEMATHESIS_EXAMPLES:-100}" --phases examples,coverage,fuzzing,stateful \
     --checks all --exclude-checks use_after_free --exclude-operation-id-regex '^(hold.*|observeElection)$' \
     --continue-on-failure --generation-deterministic --no-color

@@ -3,31 +3,31 @@
 /** Body of `acquire` and `hold`. */
 export type AcquireLock = {
   /** Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all. */
-  metadata?: Record<string, string>;
+  metadata?: Record<string, string> | null;
   /** Free label of the holder, shown to everyone who may read the lock or semaphore. */
-  owner?: string;
+  owner?: string | null;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
-  request_id?: string;
+  request_id?: string | null;
   /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
-  ttl_ms?: number;
+  ttl_ms?: number | null;
   /** How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt. */
-  wait_ms?: number;
+  wait_ms?: number | null;
 };
 
 /** Body of `acquire`. */
 export type AcquireMultilock = {
   /** Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all. */
-  metadata?: Record<string, string>;
+  metadata?: Record<string, string> | null;
   /** The names of the locks: 2 to 64, all different, in any order. */
   names: Array<string>;
   /** Free label of the holder, shown to everyone who may read the lock or semaphore. */
-  owner?: string;
+  owner?: string | null;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
-  request_id?: string;
+  request_id?: string | null;
   /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
-  ttl_ms?: number;
+  ttl_ms?: number | null;
   /** How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt. */
-  wait_ms?: number;
+  wait_ms?: number | null;
 };
 
 /** Body of `acquire` and `hold`. */
@@ -35,17 +35,17 @@ export type AcquireSemaphore = {
   /** How many permits the semaphore has. Each request is judged by its own limit, so that a rolling change works. Requests with different limits do not wait for each other. */
   limit: number;
   /** Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all. */
-  metadata?: Record<string, string>;
+  metadata?: Record<string, string> | null;
   /** Free label of the holder, shown to everyone who may read the lock or semaphore. */
-  owner?: string;
+  owner?: string | null;
   /** How many permits to acquire, all or nothing; at most `limit`. Left out: 1. */
-  permits?: number;
+  permits?: number | null;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
-  request_id?: string;
+  request_id?: string | null;
   /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
-  ttl_ms?: number;
+  ttl_ms?: number | null;
   /** How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt. */
-  wait_ms?: number;
+  wait_ms?: number | null;
 };
 
 /** Body of `campaign` and `hold`. */
@@ -53,13 +53,13 @@ export type Campaign = {
   /** Who campaigns. */
   candidate: string;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
-  request_id?: string;
+  request_id?: string | null;
   /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
-  ttl_ms?: number;
+  ttl_ms?: number | null;
   /** The value that the leader proclaims from the start, e.g. an address. */
-  value?: string;
+  value?: string | null;
   /** How long to wait, in milliseconds: at most the server's `max_wait`. 0 or left out: one attempt. */
-  wait_ms?: number;
+  wait_ms?: number | null;
 };
 
 /** Body of `check`. */
@@ -93,7 +93,7 @@ export type Extend = {
   /** The secret of the lease. */
   lease_id: string;
   /** The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl. */
-  ttl_ms?: number;
+  ttl_ms?: number | null;
 };
 
 /** Body of `extend`. */
@@ -103,7 +103,7 @@ export type ExtendMultilock = {
   /** The names of the locks: 2 to 64, all different, in any order. */
   names: Array<string>;
   /** The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl. */
-  ttl_ms?: number;
+  ttl_ms?: number | null;
 };
 
 /** Where a sequence stands. */
@@ -369,7 +369,7 @@ export type ReleaseMultilock = {
   /** The names of the locks: 2 to 64, all different, in any order. */
   names: Array<string>;
   /** Without effect: so that the body of `extend` is one of `release`, too. */
-  ttl_ms?: number;
+  ttl_ms?: number | null;
 };
 
 /** Whether something was released by this call. */

@@ -143,6 +143,10 @@ func goType(s schema) string {
 		return s.Ref[strings.LastIndex(s.Ref, "/")+1:]
 	}
 	kind, _ := s.Type.(string)
+	// What may be null in a request is left out.
+	if kinds, ok := s.Type.([]any); ok {
+		kind, _ = kinds[0].(string)
+	}
 	switch kind {
 	case "string":
 		return "string"
