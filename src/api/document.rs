@@ -11,7 +11,7 @@ use utoipa::openapi::{OpenApi, Ref, RefOr, Response};
 use utoipa::{IntoResponses, OpenApi as _};
 
 use super::problem::{CHALLENGE, Kind, MEDIA_TYPE, ProblemView};
-use super::{Limits, NAME_PATTERN, router};
+use super::state::{Limits, NAME_PATTERN, is_probe};
 use crate::domain::Token;
 
 const SCHEMAS: &str = "#/components/schemas/";
@@ -39,16 +39,6 @@ struct Base;
 /// What the handlers' documents are added to.
 pub(super) fn base() -> OpenApi {
     Base::openapi()
-}
-
-/// The document, OpenAPI 3.1, with line breaks and the bounds of a server that has none of its own.
-pub fn openapi_json() -> String {
-    rendered(router::routes().into_openapi(), &Limits::default()).0
-}
-
-/// The same in OpenAPI 3.0.3, for older tools.
-pub fn openapi_3_0_json() -> String {
-    rendered(router::routes().into_openapi(), &Limits::default()).1
 }
 
 /// The document in 3.1 and in 3.0.3, with the bounds of a server.
@@ -183,7 +173,7 @@ fn finish_operations(document: &mut Value) {
                 add_examples(&mut response["content"], schemas);
             }
             // A POST may send a body where none is asked for, and then it is read.
-            let limited = !router::is_probe(path);
+            let limited = !is_probe(path);
             add_common(responses, limited, keyed, method == "post", path.contains("{name}"));
             if !body && let Some(operation) = operation.as_object_mut() {
                 // Looking into it above has made it null.
@@ -387,6 +377,7 @@ mod tests {
     use super::super::multilocks::{self, AcquireMultilock, ExtendMultilock, ReleaseMultilock};
     use super::super::problem::Problem;
     use super::super::request::Asked;
+    use super::super::router::{self, openapi_3_0_json, openapi_json};
     use super::super::semaphores::{self, AcquireSemaphore};
     use super::*;
     use crate::domain::{self, Candidate, LeaseHandle, LeaseId, Name, Owner, Token};

@@ -10,11 +10,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::document::{ElectionProblems, LeaseProblems, NodeProblems, StreamProblems};
 use super::fields::{Given, digits, optional, some, within};
-use super::leases::{self, Extend, NewLease, Release, Show, acquisition, lease_answer, lease_example};
+use super::leases::{self, Extend, NewLease, Release, acquisition, lease_answer, lease_example};
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
-use super::views::{NodesView, Released};
-use super::{Context, Limits, stream};
+use super::state::{Context, Limits};
+use super::stream;
+use super::views::{NodesView, Released, Show};
 use crate::domain::{self, Candidate, LeaseHandle, Name, Value};
 use crate::service::{AcquireOptions, Held, LeaderView, Note, Target};
 
@@ -138,7 +139,7 @@ pub struct ElectionState {
 }
 
 impl ElectionState {
-    pub(super) fn new(name: &Name, view: LeaderView) -> Self {
+    fn new(name: &Name, view: LeaderView) -> Self {
         let LeaderView { holder, revision, waiters, nodes } = view;
         let term = holder.as_ref().map(|holder| holder.token.get());
         let remaining_ms = holder.as_ref().map(|holder| holder.remaining_ms);
@@ -146,15 +147,6 @@ impl ElectionState {
             holder.map_or((None, None), |holder| (holder.note.candidate, holder.note.value));
         let (name, waiters, nodes) = (name.clone(), waiters as u64, nodes.into());
         Self { name, leader, value, term, remaining_ms, revision, waiters, nodes }
-    }
-
-    /// Whether nobody leads.
-    pub(super) fn is_vacant(&self) -> bool {
-        self.term.is_none()
-    }
-
-    pub(super) fn revision(&self) -> &str {
-        &self.revision
     }
 }
 
@@ -270,7 +262,11 @@ pub async fn observe_election(
 ) -> Result<Response, Problem> {
     let slot = app.streams.open(None)?;
     let changes = app.service.observe(&name).await?;
-    Ok(stream::observed(slot, changes, name))
+    Ok(stream::answer(slot, changes, move |view| {
+        let state = ElectionState::new(&name, view);
+        let event = stream::event(if state.term.is_none() { "vacant" } else { "leader" }, &state);
+        event.id(&state.revision)
+    }))
 }
 
 /// Lead while the connection is open.

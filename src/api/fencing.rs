@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::document::{NodeProblems, StaleProblems};
 use super::fields::Given;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
-use super::{Context, Limits};
+use super::state::{Context, Limits};
 use crate::domain::{Name, Token};
 use crate::service::TokenCheck;
 

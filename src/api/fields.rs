@@ -14,8 +14,8 @@ use serde::Deserialize;
 use serde::de::value::MapDeserializer;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::Limits;
 use super::problem::{FieldError, Kind, Problem};
+use super::state::Limits;
 use crate::domain::{Candidate, Invalid, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value};
 
 /// Unknown names are repeated to the caller up to this length.

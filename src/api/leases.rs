@@ -21,10 +21,11 @@ use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 use super::fields::{self, Given, within};
 use super::problem::{Kind, Problem};
 use super::request::{Answer, Asked, Json};
-use super::views::Released;
-use super::{AppState, Limits, stream};
+use super::state::{AppState, Limits};
+use super::stream;
+use super::views::{Released, Show};
 use crate::domain::LeaseHandle;
-use crate::service::{AcquireOptions, Granted, Held, Lease, Target};
+use crate::service::{AcquireOptions, Granted, Held, Target};
 
 /// The shortest ttl, in milliseconds.
 pub const TTL_MS_MIN: u64 = 100;
@@ -37,7 +38,7 @@ macro_rules! acquisition {
         #[derive(serde::Deserialize, garde::Validate, utoipa::ToSchema)]
         $(#[$meta])*
         #[serde(deny_unknown_fields)]
-        #[garde(context($crate::api::Limits as limits))]
+        #[garde(context($crate::api::state::Limits as limits))]
         pub struct $name {
             $($(#[$own])* $field: $type,)*
             /// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter.
@@ -58,7 +59,7 @@ macro_rules! acquisition {
             /// What is asked for, with `note` to be stored beside the lease.
             fn options(
                 self,
-                limits: &$crate::api::Limits,
+                limits: &$crate::api::state::Limits,
                 note: $crate::service::Note,
             ) -> Result<$crate::service::AcquireOptions, $crate::api::problem::Problem> {
                 use $crate::api::{fields::optional, leases::TTL_MS_DEFAULT};
@@ -95,7 +96,7 @@ macro_rules! owned_acquisition {
             /// What is asked for.
             fn owned_options(
                 mut self,
-                limits: &$crate::api::Limits,
+                limits: &$crate::api::state::Limits,
             ) -> Result<$crate::service::AcquireOptions, $crate::api::problem::Problem> {
                 use $crate::api::fields::optional;
                 let owner = optional(self.owner.take())?;
@@ -223,11 +224,6 @@ pub struct Release {
 }
 
 impl Asked for Release {}
-
-/// How a lease is shown to its holder: as it is now, with what the wall clock shows.
-pub trait Show<V>: Fn(&Lease, u64) -> V + Send + 'static {}
-
-impl<V, F: Fn(&Lease, u64) -> V + Send + 'static> Show<V> for F {}
 
 /// One try or a wait, and the lease.
 pub async fn acquire<V: Serialize>(

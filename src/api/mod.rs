@@ -6,8 +6,9 @@
 //! - [`router`]: all routes and the layers around them, on one page
 //! - `locks`, `multilocks`, `semaphores`, `elections`, `fencing`, `service`: a file per resource
 //! - `leases`: acquire, extend, release and hold, once for all four primitives
+//! - `state`: what is served, and what handlers work with
 //! - `request`, `fields`: from a request to what it asks for
-//! - `views`, `stream`: what answers are made of
+//! - `views`, `stream`, `slots`: what answers are made of
 //! - `problem`: the table of everything that can go wrong
 //! - `auth`, `observe`: the layers of our own
 //! - `document`: OpenAPI
@@ -27,67 +28,13 @@ mod request_id;
 mod router;
 mod semaphores;
 mod service;
+mod slots;
+mod state;
 mod stream;
 mod views;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use crate::access::KeyRing;
-use crate::service::Service;
-
-pub use self::document::{openapi_3_0_json, openapi_json};
-use self::router::{AppState, Context};
-pub use self::router::{is_probe, overloaded, router};
-
-/// What [`router`] serves.
-pub struct App {
-    /// What a request means.
-    pub service: Service,
-    /// What a request may ask for.
-    pub limits: Limits,
-    /// The keys that are asked for; `None`: none, everyone may do everything.
-    pub keys: Option<Arc<KeyRing>>,
-    /// Writes the metrics in Prometheus' text format.
-    pub render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
-}
-
-impl App {
-    /// Milliseconds since the epoch, for display only.
-    fn wall_ms(&self) -> u64 {
-        self.service.wall_ms()
-    }
-}
-
-/// What a request may ask for.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// The longest ttl, in milliseconds.
-    pub max_ttl_ms: u64,
-    /// The longest wait, in milliseconds.
-    pub max_wait_ms: u64,
-    /// The longest body, in bytes.
-    pub body_bytes_max: usize,
-    /// How long a client may take to send a body.
-    pub body_timeout: Duration,
-    /// The most event streams at a time.
-    pub streams_max: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            max_ttl_ms: 300_000,
-            max_wait_ms: 60_000,
-            body_bytes_max: 64 * 1024,
-            body_timeout: Duration::from_secs(10),
-            streams_max: 20_000,
-        }
-    }
-}
-
-/// What a name looks like.
-const NAME_PATTERN: &str = r"^(\.{0,2}[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*|\.{3}[A-Za-z0-9._~:@-]*)$";
+pub use self::router::{openapi_3_0_json, openapi_json, overloaded, router};
+pub use self::state::{App, AppState, Limits, Shared, is_probe};
 
 #[cfg(test)]
 mod tests {
@@ -97,13 +44,15 @@ mod tests {
     use serde_json::{Value, json};
     use tower::ServiceExt as _;
 
+    use std::sync::Arc;
+
     use super::*;
-    use crate::access;
+    use crate::access::{self, KeyRing};
     use crate::clock::{Clock, SystemClock};
     use crate::node::Node;
     use crate::node::embedded::EmbeddedNode;
     use crate::quorum::{Engine, EngineOptions};
-    use crate::service::WaitLimits;
+    use crate::service::{Service, WaitLimits};
 
     /// The whole API over three embedded nodes.
     async fn api(keys: Option<KeyRing>) -> Router {

@@ -12,12 +12,12 @@ use super::auth;
 use super::document::{LeaseProblems, LockProblems, NodeProblems};
 use super::fields::{self, Given, within};
 use super::leases::{
-    self, Extend, NewLease, Release, Show, TTL_MS_MIN, lease_answer, lease_example, owned_acquisition,
+    self, Extend, NewLease, Release, TTL_MS_MIN, lease_answer, lease_example, owned_acquisition,
 };
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json};
-use super::views::Released;
-use super::{Context, Limits, NAME_PATTERN};
+use super::state::{Context, Limits, NAME_PATTERN};
+use super::views::{Released, Show};
 use crate::access::Key;
 use crate::domain::{self, LeaseHandle, Name};
 use crate::service::multilocks::{NAMES_MAX, NAMES_MIN};

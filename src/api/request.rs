@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::auth::permit;
 use super::fields::{self, Field as _, Given};
 use super::problem::{FieldError, Kind, Problem};
-use super::{AppState, Limits};
+use super::state::{AppState, Limits};
 use crate::access::Key;
 use crate::domain::{Invalid, Name, RequestId};
 use crate::telemetry::{Refusal, metrics};

@@ -3,12 +3,9 @@
 //! A new endpoint is a handler with its `utoipa::path` in the file of its resource, a struct for what it asks
 //! ([`super::request::Asked`]) if it asks for anything, and a line in [`routes`].
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::response::{IntoResponse, Response};
@@ -24,32 +21,10 @@ use super::auth::AuthLayer;
 use super::observe::{self, ObserveLayer};
 use super::problem::{Kind, Problem};
 use super::request_id::{self, NewRequestId};
-use super::stream::Streams;
-use super::{App, document, elections, fencing, locks, multilocks, semaphores, service};
+use super::slots::Streams;
+use super::state::{App, AppState, Limits, Shared};
+use super::{document, elections, fencing, locks, multilocks, semaphores, service};
 use crate::access::KeyRing;
-
-/// What handlers work with.
-pub type AppState = Arc<Shared>;
-
-/// The same, as they take it.
-pub(super) type Context = State<AppState>;
-
-/// See [`AppState`].
-pub struct Shared {
-    app: App,
-    pub(super) streams: Arc<Streams>,
-    /// The OpenAPI document, in 3.1 and in 3.0, with this server's bounds.
-    pub(super) document: Bytes,
-    pub(super) document_3_0: Bytes,
-}
-
-impl Deref for Shared {
-    type Target = App;
-
-    fn deref(&self) -> &App {
-        &self.app
-    }
-}
 
 /// Every documented route. Those below `/v1` ask for a key, where keys are asked for.
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -88,6 +63,16 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// Routes that are not in the document.
 const DOCS: [&str; 3] = ["/docs", "/docs/", "/docs/{*file}"];
+
+/// The document, OpenAPI 3.1, with line breaks and the bounds of a server that has none of its own.
+pub fn openapi_json() -> String {
+    document::rendered(routes().into_openapi(), &Limits::default()).0
+}
+
+/// The same in OpenAPI 3.0.3, for older tools.
+pub fn openapi_3_0_json() -> String {
+    document::rendered(routes().into_openapi(), &Limits::default()).1
+}
 
 /// The API.
 pub fn router(app: App) -> Router {
@@ -135,11 +120,6 @@ pub fn overloaded(headers: &HeaderMap) -> Response {
     let mut response = Problem::overloaded().render(id.to_str().unwrap_or_default());
     response.headers_mut().insert("x-request-id", id);
     response
-}
-
-/// Whether a request is answered under any load: a server that is busy must not be taken for a dead one.
-pub fn is_probe(path: &str) -> bool {
-    matches!(path, "/livez" | "/readyz" | "/metrics")
 }
 
 #[cfg(test)]

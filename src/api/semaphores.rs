@@ -9,11 +9,12 @@ use utoipa::ToSchema;
 
 use super::document::{LeaseProblems, NodeProblems, SemaphoreProblems};
 use super::fields::{Given, optional, within};
-use super::leases::{self, Extend, NewLease, Release, Show, lease_answer, lease_example, owned_acquisition};
+use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
 use super::problem::{FieldError, Problem};
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
-use super::views::{HolderView, NodesView, Released};
-use super::{Context, Limits, stream};
+use super::state::{Context, Limits};
+use super::stream;
+use super::views::{HolderView, NodesView, Released, Show};
 use crate::domain::{self, Name};
 use crate::service::semaphores::LIMIT_MAX;
 use crate::service::{AcquireOptions, Held, Primitive, Target};

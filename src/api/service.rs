@@ -13,8 +13,8 @@ use utoipa_swagger_ui::Config;
 use super::document::ReadinessProblems;
 use super::problem::{Kind, Problem};
 use super::request::{Answer, Json, Nothing, Query};
+use super::state::{AppState, Context};
 use super::views::NodesView;
-use super::{AppState, Context};
 
 /// The process answers.
 #[derive(Serialize, ToSchema)]

@@ -6,8 +6,6 @@
 //! client goes away or stops reading for long, ends the task, drops the service's stream, and so releases the lease.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::HeaderName;
@@ -21,54 +19,17 @@ use tokio::sync::mpsc;
 use tower_http::request_id::RequestId;
 use utoipa::{PartialSchema as _, ToSchema};
 
-use super::AppState;
-use super::elections::ElectionState;
-use super::leases::Show;
 use super::problem::Problem;
-use crate::domain::Name;
-use crate::service::{HoldEvent, LeaderView, Primitive};
-use crate::telemetry::{self, Acquisition};
+use super::slots::Slot;
+use super::state::AppState;
+use super::views::Show;
+use crate::service::HoldEvent;
 
 /// Proxies close connections that are silent for longer, and a dead peer shows when written to.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Events of a hold that wait for their reader.
 const UNREAD_MAX: usize = 4;
-
-/// How many streams are open, and how many may be.
-pub(super) struct Streams {
-    open: AtomicUsize,
-    max: usize,
-}
-
-impl Streams {
-    pub(super) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { open: AtomicUsize::new(0), max })
-    }
-
-    /// Room for one more stream. `acquires`: what it would acquire.
-    pub(super) fn open(self: &Arc<Self>, acquires: Option<Primitive>) -> Result<Slot, Problem> {
-        let one_more = |open: usize| (open < self.max).then_some(open + 1);
-        if self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
-            if let Some(primitive) = acquires {
-                telemetry::metrics().acquisition(primitive, Acquisition::Rejected);
-            }
-            return Err(Problem::too_many_streams());
-        }
-        telemetry::metrics().streams.increment(1.0);
-        Ok(Slot(Arc::clone(self)))
-    }
-}
-
-/// One open stream; dropping it makes room.
-pub(super) struct Slot(Arc<Streams>);
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-        telemetry::metrics().streams.decrement(1.0);
-    }
-}
 
 /// Data of the event `waiting`.
 #[derive(Serialize, ToSchema)]
@@ -107,7 +68,7 @@ pub(super) fn observe_events_doc() -> serde_json::Value {
 }
 
 /// An event with its name and data.
-fn event(name: &str, data: &impl Serialize) -> Event {
+pub(super) fn event(name: &str, data: &impl Serialize) -> Event {
     // Only a map with keys that are no strings could fail, and no event has one.
     Event::default().event(name).json_data(data).unwrap_or_default()
 }
@@ -137,19 +98,6 @@ pub(super) fn held_events<V: Serialize + 'static, S: Show<V>>(
         };
         event.id(number.to_string())
     }
-}
-
-/// An observed election. The id of an event is its revision.
-pub(super) fn observed(
-    slot: Slot,
-    changes: impl Stream<Item = LeaderView> + Send + 'static,
-    name: Name,
-) -> Response {
-    answer(slot, changes, move |view| {
-        let state = ElectionState::new(&name, view);
-        let name = if state.is_vacant() { "vacant" } else { "leader" };
-        event(name, &state).id(state.revision())
-    })
 }
 
 /// A lease held while its client reads.
@@ -206,10 +154,12 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::Streams;
     use super::*;
     use axum::body::{Body, HttpBody as _};
     use futures_util::stream;
     use std::pin::Pin;
+    use std::sync::Arc;
     use tokio::time::Instant;
 
     fn numbers(number: u64) -> Event {

@@ -11,7 +11,7 @@ use time::format_description::well_known::iso8601::{Config, EncodedConfig, TimeP
 use utoipa::ToSchema;
 
 use crate::domain::{Candidate, Metadata, Owner, Value};
-use crate::service::{Holder, Nodes, Primitive};
+use crate::service::{Holder, Lease, Nodes, Primitive};
 
 /// The answers of the nodes, counted.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
@@ -103,6 +103,11 @@ impl Serialize for Timestamp {
         serializer.serialize_str(text.as_deref().unwrap_or("1970-01-01T00:00:00.000Z"))
     }
 }
+
+/// How a lease is shown to its holder: as it is now, with what the wall clock shows.
+pub trait Show<V>: Fn(&Lease, u64) -> V + Send + 'static {}
+
+impl<V, F: Fn(&Lease, u64) -> V + Send + 'static> Show<V> for F {}
 
 /// Whether something was released by this call.
 #[derive(Serialize, ToSchema)]
