@@ -49,6 +49,8 @@ fn pure(c: &mut Criterion) {
         params: "-",
         data: "{\"at\":1790000000000}",
         look_only: false,
+        limit: 0,
+        standing: None,
     };
     let lease = LeaseId::from_bits(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
     c.bench_function("encoding of an acquire for all nodes", |b| {

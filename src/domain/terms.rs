@@ -1,6 +1,6 @@
 //! The terms by which a lease is asked for and extended.
 
-use super::Scope;
+use super::{Scope, Standing};
 
 /// The terms of an acquire.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +19,10 @@ pub struct Ask<'a> {
     pub data: &'a str,
     /// Only see who holds it.
     pub look_only: bool,
+    /// Of a semaphore: how many permits there are.
+    pub limit: u32,
+    /// Who waits stands in the queue of servers.
+    pub standing: Option<Standing>,
 }
 
 /// How an extension sets the remaining time.

@@ -97,7 +97,8 @@ pub fn acquire(ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
         data: ask.data,
     };
     let command = with_slots(ask.scope, lease, Command::new(Script::Acquire), ask.slots).call();
-    command.arg(&line.text()).arg(&slot_list(ask.scope, ask.slots))
+    let place = ask.standing.map_or_else(|| "-".to_owned(), |standing| standing.to_string());
+    command.arg(&line.text()).arg(&slot_list(ask.scope, ask.slots)).number(u64::from(ask.limit)).arg(&place)
 }
 
 /// The vote of an acquire.
@@ -105,8 +106,10 @@ pub fn acquire(ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
 pub enum GrantVote {
     /// Granted, with this token.
     Granted(u64),
-    /// Held by this lease; `None` where only looking found nobody.
+    /// Held by this lease; `None` where only looking found nobody, or a semaphore has too few permits left.
     Held(Option<Holding>),
+    /// Free, but kept for another server that waits longer, for so many ms.
+    Kept(u64),
 }
 
 impl GrantVote {
@@ -118,6 +121,9 @@ impl GrantVote {
         match (answer.done, answer.rest.as_slice()) {
             (true, [token]) => Ok(Self::Granted(token.as_u64().ok_or(NodeError::Nonsense)?)),
             (false, []) => Ok(Self::Held(None)),
+            (false, [Value::Int(kept_ms)]) => {
+                u64::try_from(*kept_ms).map(Self::Kept).map_err(|_| NodeError::Nonsense)
+            }
             (false, [Value::List(fields)]) => {
                 let Some((shown, [same, params, slots @ ..])) = fields.split_at_checked(SHOWN) else {
                     return Err(NodeError::Nonsense);

@@ -67,8 +67,8 @@ pub trait Node: Send + Sync + 'static {
 
 /// Receives what nodes publish.
 pub trait HintSink: Send + Sync + 'static {
-    /// Something about `channel` changed at this node.
-    fn hint(&self, channel: &str);
+    /// Something about `channel` changed at this node; `message` names the queues whose turn it is, if any.
+    fn hint(&self, channel: &str, message: &str);
 
     /// Hints may have been missed: whoever waits should look for itself.
     fn missed(&self);

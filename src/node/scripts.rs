@@ -66,7 +66,12 @@ impl Script {
 
     const fn source(self) -> &'static str {
         match self {
-            Self::Acquire | Self::Extend | Self::Heal | Self::Release => with_record!("lease"),
+            Self::Acquire | Self::Extend | Self::Heal | Self::Release => concat!(
+                include_str!("scripts/clock.lua"),
+                include_str!("scripts/record.lua"),
+                include_str!("scripts/queue.lua"),
+                include_str!("scripts/lease.lua")
+            ),
             Self::Read => with_record!("read"),
             Self::Survey => with_record!("survey"),
             Self::Issue => with_record!("issue"),

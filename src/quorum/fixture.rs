@@ -219,7 +219,9 @@ impl Api {
         request: Option<&str>,
         ttl_ms: u64,
     ) -> Round {
-        let ask = Ask { scope, slots, ttl_ms, request, params: "-", data: "{}", look_only: false };
+        let (params, data, limit) = ("-", "{}", 10_000);
+        let ask =
+            Ask { scope, slots, ttl_ms, request, params, data, look_only: false, limit, standing: None };
         self.engine.grant(&ask, Order::Parallel).await
     }
 

@@ -58,6 +58,8 @@ pub struct Refusal {
     pub free_in_ms: Option<u64>,
     /// Whether a lease may have a quorum. Otherwise the vote was split.
     pub held: bool,
+    /// Where it is free, and kept for another server that waits longer: for so many ms.
+    pub kept_ms: Option<u64>,
     /// Whether the attempt itself was undone before it was over: by another one of the same request, or
     /// since its token may have been issued.
     pub undone: bool,
@@ -510,6 +512,8 @@ struct GrantVotes {
     holdings: Vec<Holding>,
     /// Nodes that refused without naming anybody: only looking found them free.
     free: usize,
+    /// How long it is kept for another server, ms, at most.
+    kept_ms: Option<u64>,
     /// A node has been told already to forget this lease.
     undone: bool,
     /// One bit a node in quarantine.
@@ -529,6 +533,7 @@ impl GrantVotes {
             fences,
             holdings,
             free: 0,
+            kept_ms: None,
             undone: false,
             quarantined: 0,
             refused: 0,
@@ -541,6 +546,13 @@ impl GrantVotes {
             Ok(GrantVote::Granted(fence)) => {
                 self.count.yes += 1;
                 self.fences.push(fence);
+            }
+            Ok(GrantVote::Kept(kept_ms)) => {
+                self.count.no += 1;
+                self.refused |= 1 << i;
+                self.free += 1;
+                self.kept_ms = self.kept_ms.max(Some(kept_ms));
+                grant.nodes &= !(1 << i);
             }
             Ok(GrantVote::Held(holding)) => {
                 self.count.no += 1;
@@ -626,6 +638,7 @@ impl GrantVotes {
             nodes: self.count.nodes(),
             holdings: self.holdings.clone(),
             undone: self.undone,
+            kept_ms: self.kept_ms,
         }
     }
 }
@@ -750,6 +763,8 @@ mod tests {
             params: "-",
             data: "{}",
             look_only: false,
+            limit: 0,
+            standing: None,
         };
         let began = Instant::now();
         let Round::Granted(granted) = api.engine.grant(&ask, Order::PrimaryFirst(0)).await else {

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::tally::{Count, Verdict, quorum_of};
+use crate::domain::QueueId;
 use crate::node::HintSink;
 use crate::node::member::Member;
 
@@ -22,7 +23,11 @@ use crate::node::member::Member;
 pub struct Bell {
     /// One bit a node that has rung since [`Bell::reset`].
     rung: AtomicU64,
+    /// How many messages since then named others, whose turn it is.
+    others: AtomicU64,
     notify: Notify,
+    /// Of whom waits in the queue of servers.
+    queue: Option<QueueId>,
 }
 
 impl Bell {
@@ -32,29 +37,44 @@ impl Bell {
         self.notify.notify_one();
     }
 
+    /// A node published whose turn it is; nobody's where nobody waits in its queue.
+    fn hear(&self, node: usize, message: &str) {
+        if message.is_empty() || self.queue.is_none_or(|queue| queue.is_named(message)) {
+            return self.ring(1 << node);
+        }
+        self.others.fetch_add(1, Ordering::AcqRel);
+        self.notify.notify_one();
+    }
+
     /// Forgets what has rung: from here on, news is news.
     pub fn reset(&self) {
         self.rung.store(0, Ordering::Release);
+        self.others.store(0, Ordering::Release);
     }
 
-    /// Resolves when a quorum of nodes has rung since the reset, or `grace` after the first:
-    /// at the first publish, other nodes are still locked.
-    pub async fn rung(&self, total: usize, grace: Duration) {
+    /// Resolves when a quorum of nodes has rung since the reset, or `grace` after the first: at the first publish,
+    /// other nodes are still locked. Or `defer` after the last message that named others: they may be gone.
+    pub async fn rung(&self, total: usize, grace: Duration, defer: Duration) {
         let quorum = quorum_of(total) as u32;
-        let mut first: Option<Instant> = None;
+        let (mut first, mut heard, mut deferred): (Option<Instant>, u64, Option<Instant>) = (None, 0, None);
         loop {
+            let more = self.notify.notified();
             let count = self.rung.load(Ordering::Acquire).count_ones();
+            let others = self.others.load(Ordering::Acquire);
             if count >= quorum {
                 return;
             }
-            let more = self.notify.notified();
-            if count == 0 {
-                more.await;
-                continue;
+            if others > heard {
+                (heard, deferred) = (others, Some(Instant::now() + defer));
             }
-            let until = *first.get_or_insert_with(Instant::now) + grace;
-            if tokio::time::timeout_at(until, more).await.is_err() {
-                return;
+            let until = match count {
+                0 => deferred,
+                _ => Some(*first.get_or_insert_with(Instant::now) + grace),
+            };
+            match until {
+                None => more.await,
+                Some(until) if tokio::time::timeout_at(until, more).await.is_err() => return,
+                Some(_) => {}
             }
         }
     }
@@ -75,11 +95,11 @@ struct Sink {
 }
 
 impl HintSink for Sink {
-    fn hint(&self, channel: &str) {
+    fn hint(&self, channel: &str, message: &str) {
         if let Some(hub) = self.hub.upgrade()
             && let Some(bells) = hub.channels.lock().get(channel)
         {
-            bells.iter().for_each(|bell| bell.ring(1 << self.node));
+            bells.iter().for_each(|bell| bell.hear(self.node, message));
         }
     }
 
@@ -115,9 +135,9 @@ impl Hub {
     }
 
     /// Listens to `channels`. Resolves when a quorum of nodes has confirmed, or none can any
-    /// more: then the owner lives on its timers.
-    pub async fn listen(self: &Arc<Self>, channels: &[Arc<str>]) -> Subscription {
-        let bell = Arc::new(Bell::default());
+    /// more: then the owner lives on its timers. Whoever waits in the queue of servers is called by its name there.
+    pub async fn listen(self: &Arc<Self>, channels: &[Arc<str>], queue: Option<QueueId>) -> Subscription {
+        let bell = Arc::new(Bell { queue, ..Bell::default() });
         {
             let mut listened = self.channels.lock();
             for channel in channels {
@@ -194,7 +214,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     async fn is_told(subscription: &Subscription) -> bool {
-        let rung = subscription.bell().rung(3, Duration::from_millis(1));
+        let rung = subscription.bell().rung(3, Duration::from_millis(1), SECOND);
         tokio::time::timeout(SECOND, rung).await.is_ok()
     }
 
@@ -202,7 +222,7 @@ mod tests {
     async fn observers_hear_of_a_release_whose_caller_has_left() {
         let [api, _] = Api::pair().await;
         let channels = api.scope.channels();
-        let observer = api.engine.hub().listen(channels).await;
+        let observer = api.engine.hub().listen(channels, None).await;
         let lease = api.acquire().await;
         assert!(api.release(&lease).await);
 
@@ -219,7 +239,7 @@ mod tests {
     async fn observers_look_again_at_what_no_quorum_confirmed_to_have_released() {
         let [api, _] = Api::pair().await;
         let channels = api.scope.channels();
-        let observer = api.engine.hub().listen(channels).await;
+        let observer = api.engine.hub().listen(channels, None).await;
 
         let lease = api.acquire().await;
         observer.bell().reset();
@@ -234,5 +254,30 @@ mod tests {
         assert!(release.await.is_err());
         assert_eq!(api.holders(&lease), [false; 3]);
         assert!(is_told(&observer).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_not_named_wakes_a_moment_after_the_last_message() {
+        const MILLISECOND: Duration = Duration::from_millis(1);
+        let queue = QueueId::new(7, 1);
+        let bell = Bell { queue: Some(queue), ..Bell::default() };
+        let after = async |messages: &[&str]| {
+            bell.reset();
+            let began = Instant::now();
+            let rings = async {
+                for message in messages {
+                    tokio::time::sleep(10 * MILLISECOND).await;
+                    (0..3).for_each(|node| bell.hear(node, message));
+                }
+            };
+            tokio::join!(bell.rung(3, MILLISECOND, 50 * MILLISECOND), rings);
+            began.elapsed().as_millis()
+        };
+        let named = queue.to_string();
+        assert_eq!(after(&[&named]).await, 10);
+        assert_eq!(after(&[""]).await, 10);
+        assert_eq!(after(&["1"]).await, 60);
+        assert_eq!(after(&["1", "1"]).await, 70);
+        assert_eq!(after(&["1", &format!("1 {named}")]).await, 20);
     }
 }

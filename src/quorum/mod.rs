@@ -141,6 +141,7 @@ pub struct Engine {
     hub: Arc<Hub>,
     spares: Arc<Spares>,
     walks: list::Walks,
+    server: u64,
     last_proposed: AtomicU64,
     /// Rounds whose last answers are not there yet and may leave something to do, and held leases.
     settling: AtomicUsize,
@@ -175,6 +176,7 @@ impl Engine {
         let spares = Arc::new(Spares::of(members.clone(), Arc::clone(&clock)));
         Arc::new(Self {
             members,
+            server: clock.random_bits() as u64 >> 16,
             clock,
             keys,
             bounds,
@@ -280,6 +282,16 @@ impl Engine {
             }
             changed.await;
         }
+    }
+
+    /// This server in the queues at the nodes, until it restarts: random bits.
+    pub fn server(&self) -> u64 {
+        self.server
+    }
+
+    /// About what the nodes' clocks say, µs: what a quorum of them has reached, or else this server's.
+    pub fn nodes_us(&self) -> u64 {
+        self.nodes_clock_us(self.clock.now()).unwrap_or_else(|| self.clock.wall_us())
     }
 
     /// About a round trip to the nodes: the median of their recent answers.

@@ -153,7 +153,7 @@ impl Service {
 
     async fn keep_watch(self, name: Name, watch: Weak<Watch>) {
         let channel: Arc<str> = self.engine.keys().election(&name).into();
-        let subscription = self.engine.hub().listen(std::slice::from_ref(&channel)).await;
+        let subscription = self.engine.hub().listen(std::slice::from_ref(&channel), None).await;
         while !self.is_draining() {
             subscription.bell().reset();
             let Some(watch) = watch.upgrade() else { break };
@@ -174,7 +174,8 @@ impl Service {
             // Not kept alive while it waits: without observers the watch ends.
             let wanted = Arc::clone(&watch.wanted);
             drop(watch);
-            let rung = subscription.bell().rung(self.engine.total(), self.engine.round_trip());
+            let rung =
+                subscription.bell().rung(self.engine.total(), self.engine.round_trip(), Duration::ZERO);
             tokio::select! {
                 biased;
                 () = wanted.notified() => {}
@@ -320,7 +321,7 @@ mod tests {
         let options = AcquireOptions { ttl_ms: 30_000, wait_ms: 0, note, request: None };
         let lease = service.acquire(&Target::Election(name.clone()), &options).await.unwrap().deliver();
         let key: Arc<str> = api.engine.keys().election(&name).into();
-        let observer = api.engine.hub().listen(&[key]).await;
+        let observer = api.engine.hub().listen(&[key], None).await;
         observer.bell().reset();
 
         api.nodes.iter().for_each(|node| node.hang_with(Script::Extend));
@@ -331,7 +332,7 @@ mod tests {
         assert!(proclaim.as_mut().now_or_never().is_none(), "it stores");
         drop(proclaim);
         api.nodes.iter().for_each(|node| node.go_on());
-        let rung = observer.bell().rung(3, Duration::from_millis(1));
+        let rung = observer.bell().rung(3, Duration::from_millis(1), Duration::ZERO);
         assert!(tokio::time::timeout(Duration::from_secs(1), rung).await.is_ok());
     }
 }

@@ -157,7 +157,8 @@ impl Service {
             let full = surveys.iter().filter(|survey| is_full(survey, limit, needed)).count();
             let nodes = Nodes { held: full as u32, ..nodes };
             let holdings = Default::default();
-            let mut refusal = Box::new(Refusal { holdings, nodes, free_in_ms, held: true, undone: false });
+            let mut refusal =
+                Box::new(Refusal { holdings, nodes, free_in_ms, held: true, kept_ms: None, undone: false });
             if free.len() >= wanted && queued.contends {
                 return Err(NoSlots::Unclear(refusal));
             }

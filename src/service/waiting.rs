@@ -97,6 +97,12 @@ struct Taken {
 
 struct Seat {
     since: Instant,
+    /// By the clocks of the nodes, µs.
+    arrived_us: u64,
+    /// Whether it wants several records or permits.
+    wide: bool,
+    /// In how many queues it sits.
+    queues: usize,
     /// In how many queues somebody sits before it.
     behind: AtomicUsize,
     wake: Notify,
@@ -138,6 +144,9 @@ impl Rooms {
         }
         let seat = Arc::new(Seat {
             since: self.engine.clock().now(),
+            arrived_us: self.engine.nodes_us(),
+            wide: keys.len() > 1 || wish.permits > 1,
+            queues: keys.len(),
             behind: AtomicUsize::new(0),
             wake: Notify::new(),
         });
@@ -244,6 +253,25 @@ impl Ticket {
         while !self.rooms.is_closed() {
             self.seat.wake.notified().await;
         }
+    }
+
+    /// When it arrived, µs by the clocks of the nodes.
+    pub(crate) fn arrived_us(&self) -> u64 {
+        self.seat.arrived_us
+    }
+
+    /// Whether it wants several records or permits.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.seat.wide
+    }
+
+    /// The next one of its queue, as it is told to the nodes. A multilock that sits in other queues, too, asks for
+    /// itself once it heads them all.
+    pub(crate) fn next(&self) -> Option<(u64, bool)> {
+        let [key] = self.keys.as_slice() else { return None };
+        let rooms = self.rooms.rooms.lock();
+        let next = rooms.get(key)?.queues.get(&self.wish.limit)?.seats.get(1)?;
+        (next.queues == 1).then_some((next.arrived_us, next.wide))
     }
 
     pub(crate) fn board(&self) -> &NoticeBoard {

@@ -20,6 +20,7 @@ mod dev_server;
 mod disconnects;
 mod documented;
 mod drain;
+mod fairness;
 mod hold;
 mod http_edge;
 mod layers;

@@ -178,13 +178,25 @@ fn lease_line([lease, ends, mark, token, ttl, version, request, data]: [&str; 8]
 
 fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
     let ttl = life(&["100000", "100000", "200000"]);
-    (marker(), lease(), one_of(&REQUESTS), ttl, token(now_us), data()).prop_map(
-        |(marker, (lease, scope), request, ttl, token, data)| {
+    let place = prop_oneof![3 => Just("-".to_owned()), 1 => place(now_us)];
+    (marker(), lease(), one_of(&REQUESTS), ttl, token(now_us), data(), place).prop_map(
+        |(marker, (lease, scope), request, ttl, token, data, place)| {
             let line = lease_line([&lease, "", "a", &token, &ttl.0, "0", &request, &data]);
-            let args = [line, scope.slots.join(" ")];
+            let args = [line, scope.slots.join(" "), "3".to_owned(), place];
             (script(Script::Acquire, marker.0, &scope.keys_for(&lease), &args), ttl.1 || marker.1)
         },
     )
+}
+
+/// Where a waiter stands in the queue of servers. One keeps a free record until its entry lapses, the others not at
+/// all: how much of a moment is over may differ between two nodes.
+fn place(now_us: u64) -> impl Strategy<Value = String> {
+    let entry = (1..4_u64, select(vec!["100000 0 1", "100000 0 0", "100000 0 0"]), 0..3_u64);
+    let entry = entry.prop_map(move |(server, terms, next)| {
+        let next = if next == 0 { 0 } else { now_us + next };
+        format!("{:016} {server:x}0001 {terms} 3 {next:016} 0", now_us + server)
+    });
+    prop_oneof![3 => entry, 1 => Just("odd".to_owned())]
 }
 
 fn extend(now_us: u64) -> impl Strategy<Value = Timed> {
@@ -299,8 +311,8 @@ fn step(now_us: u64) -> impl Strategy<Value = Timed> {
 struct Heard(Mutex<Vec<String>>);
 
 impl HintSink for Heard {
-    fn hint(&self, channel: &str) {
-        self.0.lock().unwrap().push(channel.to_owned());
+    fn hint(&self, channel: &str, message: &str) {
+        self.0.lock().unwrap().push(format!("{channel} {message}"));
     }
 
     fn missed(&self) {}
@@ -377,7 +389,7 @@ impl Real<'_> {
             if hint.get_channel_name() == "the end" {
                 return heard;
             }
-            heard.push(hint.get_channel_name().to_owned());
+            heard.push(format!("{} {}", hint.get_channel_name(), hint.get_payload::<String>().unwrap()));
         }
     }
 }
@@ -514,6 +526,12 @@ fn split(step: &Step, reply: Result<Value, String>) -> (Result<Value, String>, V
     if let Step::Script { command, .. } = step {
         take(list.get_mut(1));
         match command.script {
+            // How long it is kept for somebody else.
+            Script::Acquire
+                if list.first() == Some(&Value::Int(0)) && matches!(list.get(2), Some(Value::Int(_))) =>
+            {
+                take(list.get_mut(2));
+            }
             Script::Acquire => {
                 if let Some(holder @ Value::List(_)) = list.get_mut(2) {
                     take(at(holder, 0));

@@ -173,7 +173,14 @@ fn mark(seen: &str, new: &str) -> Command {
 fn acquire(lease: &str, key: &str) -> Command {
     let token = SystemClock::new().wall_us();
     let line = format!("{lease} 0000000000000 a x {token} 30000 0 0 0 - - {{}}");
-    Command::new(Script::Acquire).key(&format!("{key}//{lease}")).key(key).call().arg(&line).arg("")
+    Command::new(Script::Acquire)
+        .key(&format!("{key}//{lease}"))
+        .key(key)
+        .call()
+        .arg(&line)
+        .arg("")
+        .arg("0")
+        .arg("-")
 }
 
 fn release(lease: &str, key: &str) -> Command {
@@ -641,7 +648,7 @@ struct Heard {
 }
 
 impl HintSink for Heard {
-    fn hint(&self, channel: &str) {
+    fn hint(&self, channel: &str, _: &str) {
         self.hints.lock().unwrap().push(channel.to_owned());
     }
 

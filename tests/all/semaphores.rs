@@ -180,6 +180,25 @@ async fn a_request_id_that_comes_with_other_parameters_is_refused() {
     assert_eq!(seen(&shared.api(), &name).await["in_use"], 1);
 }
 
+#[tokio::test]
+async fn a_limit_below_what_is_in_use_is_refused_also_where_a_slot_is_free() {
+    let shared = Shared::nodes(3);
+    let name = unique("lower");
+    let mut leases = Vec::new();
+    for _ in 0..10 {
+        leases.push(acquire(&shared.api(), &name, json!({"limit": 10})).await.ok());
+    }
+    let first = leases.iter().find(|lease| slots(lease).contains(&0)).expect("the first slot");
+    release(&shared.api(), &name, first).await;
+    for api in [shared.api(), shared.other_api()] {
+        for _ in 0..10 {
+            acquire(&api, &name, json!({"limit": 5})).await.problem(409, "semaphore_full");
+        }
+    }
+    assert_eq!(seen(&shared.api(), &name).await["in_use"], 9);
+    acquire(&shared.api(), &name, json!({"limit": 10})).await.ok();
+}
+
 /// Those who wait stand before a retry in the queue, but not before what it holds already.
 #[tokio::test]
 async fn a_retry_gets_the_same_permits_while_others_wait_for_them() {

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::support::{
@@ -409,57 +408,6 @@ async fn a_thousand_waiters_cost_the_nodes_no_more_per_handover_than_ten() {
         assert!(many[node] < few[node].max(some[node]) + 1.0, "{few:?} {some:?} {many:?}");
         assert!(many[node] < 2.5, "{many:?}");
     }
-}
-
-#[tokio::test]
-async fn those_who_wait_at_another_server_have_their_share() {
-    // So many that a server which only loses races by chance is served before the other has done.
-    const WAITING: usize = 100;
-    let cluster = Cluster::new(3);
-    let (one, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
-    let name = unique("share");
-    let holder = one.api().acquire(&name, json!({"ttl_ms": 300_000})).await.ok();
-    let served = Arc::new(Mutex::new(Vec::new()));
-    let all_wait = Arc::new(Notify::new());
-    let mut crowd = JoinSet::new();
-    let mut join = |api: Api, count: usize| {
-        for _ in 0..count {
-            let (api, name) = (api.clone(), name.clone());
-            let (served, all_wait) = (Arc::clone(&served), Arc::clone(&all_wait));
-            crowd.spawn(async move {
-                let lease = api.acquire(&name, json!({"wait_ms": 60_000, "ttl_ms": 300_000})).await.ok();
-                let before = {
-                    let mut served = served.lock().unwrap();
-                    served.push(api.address());
-                    served.len()
-                };
-                if before == 10 {
-                    all_wait.notified().await;
-                }
-                api.release(&name, &lease).await.ok();
-            });
-        }
-    };
-    join(one.api(), 10 + WAITING);
-    eventually("all wait", || async { waiters(&one.api(), &name).await == 10 + WAITING as u64 }).await;
-    one.api().release(&name, &holder).await.ok();
-    eventually("ten are served", || async { served.lock().unwrap().len() == 10 }).await;
-    join(two.api(), WAITING);
-    eventually("all wait", || async { waiters(&two.api(), &name).await == WAITING as u64 }).await;
-    let channel = format!("quorate:lock:{name}");
-    let listen =
-        |node: &crate::support::Redis| -> (String, u64) { node.command(&["PUBSUB", "NUMSUB", &channel]) };
-    eventually("both listen", || async { cluster.nodes.iter().all(|node| listen(node).1 == 2) }).await;
-    all_wait.notify_one();
-    crowd.join_all().await;
-
-    let served = served.lock().unwrap();
-    let from_one: String =
-        served.iter().map(|&from| if from == one.api().address() { '1' } else { '2' }).collect();
-    println!("served in turn, by server: {from_one}");
-    // Else the first server would serve all of its own before.
-    let early = &from_one[10..10 + WAITING];
-    assert!(early.contains('1') && early.contains('2'), "{from_one}");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use crate::checkers::{Checkers, Counts};
 use crate::clients::{self, Client, Names, Process, Town};
 use crate::faults::{self, Bounds};
+use crate::queues;
 use crate::world::{Plan, START_US, World};
 
 /// What came of a seed.
@@ -346,6 +347,9 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
                 checkers.violate(format!("{target:?} cannot be taken again after the faults: {why:?}"))
             }
         }
+    }
+    if servers > 1 {
+        queues::check(town).await;
     }
     // Also in fair weather an answer may take longer than the shortest timeout.
     sleep(Duration::from_millis(3 * scene.plan.node_timeout_ms + 500)).await;

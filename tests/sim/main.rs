@@ -8,6 +8,7 @@ mod clients;
 mod deployment;
 mod faults;
 mod history;
+mod queues;
 mod world;
 
 use std::io::Write as _;

@@ -154,7 +154,7 @@ enum Event {
     Timeout(Way, u64),
     Reset(Way, u64),
     Reconnect(Way),
-    Hint(Way, Arc<str>),
+    Hint(Way, Arc<str>, Box<str>),
     Resume { node: usize, stop: u64 },
     ServerResume { server: usize, pause: u64 },
     Restart { node: usize },
@@ -588,14 +588,14 @@ impl World {
                     sink.missed();
                 }
             }
-            Event::Hint(way, channel) => {
+            Event::Hint(way, channel, message) => {
                 let sink = {
                     let mut inner = self.lock();
                     let link = inner.link(way);
                     (!link.hints_cut && link.wanted.contains(&channel)).then(|| link.sink.clone()).flatten()
                 };
                 if let Some(sink) = sink {
-                    sink.hint(&channel);
+                    sink.hint(&channel, &message);
                 }
             }
             Event::Resume { node, stop } => {
@@ -1380,7 +1380,7 @@ struct Wire {
 }
 
 impl HintSink for Wire {
-    fn hint(&self, channel: &str) {
+    fn hint(&self, channel: &str, message: &str) {
         let Some(world) = self.world.upgrade() else { return };
         world.with(|inner, now, _| {
             let server = &inner.servers[self.way.server];
@@ -1394,7 +1394,7 @@ impl HintSink for Wire {
                 return;
             }
             let delay = inner.delay(weather);
-            inner.push(now + delay, Event::Hint(self.way, channel.into()));
+            inner.push(now + delay, Event::Hint(self.way, channel.into(), message.into()));
         });
     }
 

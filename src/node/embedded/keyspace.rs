@@ -41,7 +41,7 @@ const ARGUMENT_COUNT: Cow<'static, str> =
 const SWEPT_PER_SCRIPT: usize = 4;
 
 /// A hint on its way: to be delivered when no lock is held any more.
-pub(super) type Hint = (Arc<dyn HintSink>, Arc<str>);
+pub(super) type Hint = (Arc<dyn HintSink>, Arc<str>, Box<str>);
 
 /// One subscriber.
 struct Listener {
@@ -291,11 +291,13 @@ impl Keyspace {
     fn publish(&mut self, args: &[Vec<u8>]) -> Outcome {
         // Subscriptions are text, so that bytes which are none reach nobody.
         let Ok(channel) = std::str::from_utf8(&args[0]) else { return Ok(Reply::Int(0)) };
+        let message = String::from_utf8_lossy(&args[1]);
         let mut receivers = 0;
         for listener in &self.listeners {
             if let Some(channel) = listener.channels.get(channel) {
                 receivers += 1;
-                self.hints.extend(listener.sink.clone().map(|sink| (sink, channel.clone())));
+                self.hints
+                    .extend(listener.sink.clone().map(|sink| (sink, channel.clone(), (*message).into())));
             }
         }
         Ok(Reply::Int(receivers))

@@ -122,8 +122,8 @@ impl EmbeddedNode {
 
 /// Delivers what a script published. No lock is held: a sink may call the node.
 fn deliver(hints: Vec<Hint>) {
-    for (sink, channel) in hints {
-        sink.hint(&channel);
+    for (sink, channel, message) in hints {
+        sink.hint(&channel, &message);
     }
 }
 

@@ -23,6 +23,8 @@ const RETENTION: u64 = 600_000;
 const MINUTE_US: u64 = 60_000_000;
 const SEMAPHORE: &str = "q:semaphore:s";
 
+mod queue;
+
 /// A clock that stands still; the node's offset turns it.
 struct Stopped;
 
@@ -169,9 +171,20 @@ fn record(fence: u64, freed_ms: u64, last: &str, lines: &[String]) -> String {
 }
 
 fn acquire(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>) -> String {
+    acquire_at(node, on, ask, 100, "-")
+}
+
+/// Of so many permits of a semaphore, by whom stands at this place in the queue of servers.
+fn acquire_at(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>, limit: u64, place: &str) -> String {
     let ttl = if ask.look_only { 0 } else { TTL };
     let line = line(ask.lease, 0, 'a', ask.proposed, ttl, ask.request);
-    let reply = run_ahead(node, Script::Acquire, ask.ahead_us, &on.keys_for(ask.lease), &[line, on.slots()]);
+    let reply = run_ahead(
+        node,
+        Script::Acquire,
+        ask.ahead_us,
+        &on.keys_for(ask.lease),
+        &[line, on.slots(), limit.to_string(), place.to_owned()],
+    );
     if reply == granted(ask.proposed) { GRANTED.to_owned() } else { reply }
 }
 
@@ -892,7 +905,7 @@ struct Counting {
 }
 
 impl HintSink for Counting {
-    fn hint(&self, _: &str) {
+    fn hint(&self, _: &str, _: &str) {
         self.hints.fetch_add(1, Ordering::Relaxed);
         self.node.keys();
     }
@@ -1008,7 +1021,14 @@ async fn a_submitted_call_is_answered_before_submit_returns() {
     let node = node();
     let line = line(A, 0, 'a', P, TTL, "-");
     let command = Arc::new(
-        Command::new(Script::Acquire).key(&LOCK.tombstone(A)).key("q:lock:a").call().arg(&line).arg(""),
+        Command::new(Script::Acquire)
+            .key(&LOCK.tombstone(A))
+            .key("q:lock:a")
+            .call()
+            .arg(&line)
+            .arg("")
+            .arg("0")
+            .arg("-"),
     );
     let marker = Some(Arc::new(marker(MINUTE_US)));
     let answer = Ballot::of_one(|seat| {

@@ -401,11 +401,12 @@ fn push_to(
     move |push| {
         match push.kind {
             PushKind::Message => {
-                if let [redis::Value::BulkString(channel), ..] = &*push.data
-                    && let Ok(channel) = std::str::from_utf8(channel)
+                if let [redis::Value::BulkString(channel), redis::Value::BulkString(message)] = &*push.data
+                    && let (Ok(channel), Ok(message)) =
+                        (std::str::from_utf8(channel), std::str::from_utf8(message))
                     && let Some(sink) = shared.sink.get()
                 {
-                    sink.hint(channel);
+                    sink.hint(channel, message);
                 }
             }
             PushKind::Disconnection => gone.notify_one(),

@@ -51,6 +51,21 @@ local function peek(key)
   return type(text) == 'string' and read_record(text) or nil
 end
 
+-- The queue of the servers that wait for a record, or for slots in an index.
+local function queue_of(key)
+  local text = stored[key .. '/queue']
+  if text == nil then text = redis.pcall('GET', key .. '/queue') end
+  return read_queue(text, now)
+end
+
+-- Stores a queue. It is a hint, so an error of that is none of the call.
+local function put_queue(key, queue)
+  local text, lapses = write_queue(queue)
+  key = key .. '/queue'
+  if text == '' then redis.pcall('DEL', key) else redis.pcall('SET', key, text, 'PX', lapses - now) end
+  stored[key] = text
+end
+
 -- Stores a record whose last lease ends then.
 local function put(key, record, ends)
   call('SET', key, record, 'PXAT', format(TIME, ends + retention))
@@ -112,15 +127,26 @@ local function refuse(record, at, id, expires, request, slots)
   return {0, shown}
 end
 
+-- Who waits, and is refused, stands in the queue of each name, or of the semaphore, from now on: of the keys from the
+-- `first` on.
+local function stand_in_line(keys, first, place)
+  if place.entry then
+    for i = first, #keys do put_queue(keys[i], stand(queue_of(keys[i]), place)) end
+  end
+end
+
 -- Grants one lease over all the given keys, or none of them.
 --
 -- keys   tombstone of the lease, record × n, [index of the semaphore]
 -- line   the lease's line as its record shall have it, but for EXPIRES and perhaps TOKEN. With a TTL of 0 it is only
 --        looked, never granted
 -- slots  of a semaphore: which ones, in the order of their records; or ''
+-- limit  of a semaphore: how many permits there are
+-- place  where it stands in the queue of servers, or '-'
 -- Reply  {1, token}; {0, {remaining, ttl, token, lease, version, data, same request?, params, slots?}};
---        {0} where only looking found nobody; {-1}; {-2}; {-3}
-local function acquire(keys, line, slots)
+--        {0, ms} free, and kept for so long for another server; {0} where only looking found nobody, or too few permits
+--        are left; {-1}; {-2}; {-3}
+local function acquire(keys, line, slots, limit, place)
   if not marked then return {-1} end
   if stored[keys[1]] == '' then return {-3} end
   local id, proposed, ttl = sub(line, 1, 32), sub(line, 52, 67), match(line, '^%d+', 69)
@@ -139,7 +165,9 @@ local function acquire(keys, line, slots)
     if at and tonumber(expires) > now then return refuse(record, at, earlier, expires, request, its_slots) end
   end
 
-  local heads = {}
+  local first = index and #keys or 2
+  place = read_place(place, now)
+  local heads, free_since, own = {}, 0, false
   for i = 2, last do
     local record = fetch(keys[i])
     local least, freed = sub(record, 3, 18) + 1, sub(record, 20, 32)
@@ -151,7 +179,9 @@ local function acquire(keys, line, slots)
           -- has its answer already, unless tokens were issued since, which must not be given out twice.
           if sub(record, at + 48, at + 48) ~= 'a' then return {-3} end
           if held and sub(record, at + 52, at + 67) == sub(record, 3, 18) then least = least - 1 end
+          own = held
         elseif held then
+          stand_in_line(keys, first, place)
           return refuse(record, at, other, expires, request or read_lease(line, 0).request)
         else
           freed = expires
@@ -159,9 +189,23 @@ local function acquire(keys, line, slots)
       end
     end
     if least > token then token, proposed = least, format(TOKEN, least) end
-    heads[i] = freed .. sub(record, 33, 66)
+    heads[i], free_since = freed .. sub(record, 33, 66), math.max(free_since, freed)
   end
-  if ttl == '0' then return {0} end
+  -- Permits of a higher limit count, too.
+  local is_full = index and not own and call('ZCOUNT', index, now + 1, '+inf') + last - 1 > tonumber(limit)
+  if is_full or ttl == '0' then
+    stand_in_line(keys, first, place)
+    return {0}
+  end
+  local queues, slot, kept = {}, tonumber(match(slots, '^%d+')) or 0, now
+  for i = first, #keys do
+    queues[i] = queue_of(keys[i])
+    if not own then kept = math.max(kept, kept_until(queues[i], place, math.min(free_since, now), slot)) end
+  end
+  if kept > now then
+    stand_in_line(keys, first, place)
+    return {0, kept - now}
+  end
 
   local ends = now + ttl
   if index then index_slots(index, slots, ends) end
@@ -170,6 +214,9 @@ local function acquire(keys, line, slots)
   if index then
     call('ZREMRANGEBYSCORE', index, '-inf', now)
     index_lease(index, slots, id, request, ends)
+  end
+  for i, queue in pairs(queues) do
+    if #queue > 0 or place.after then put_queue(keys[i], pass(queue, place, slot)) end
   end
   return {1, token}
 end
@@ -293,9 +340,9 @@ local function release(keys, id, why, by)
     elseif records[i] then
       force(key, records[i])
     end
-    if held and not index and why ~= 'lost' then redis.pcall('PUBLISH', key, '') end
+    if held and not index and why ~= 'lost' then redis.pcall('PUBLISH', key, first_of(queue_of(key), 1)) end
   end
-  if held and index and why ~= 'lost' then redis.pcall('PUBLISH', index, '') end
+  if held and index and why ~= 'lost' then redis.pcall('PUBLISH', index, first_of(queue_of(index), #keys)) end
   -- Something is missing: a lease that has expired and gone, or one that is still on its way.
   if may_come or found == 0 or found < #keys then force(by_lease, '', TOMBSTONE) end
   return {held and 1 or 0, held and extended and 1 or 0}
@@ -355,7 +402,7 @@ end
 
 -- What each call runs, and how many words that takes.
 local functions = {acquire = acquire, extend = extend, release = release, heal = heal}
-local words = {acquire = 2, extend = 7, release = 3, heal = 2}
+local words = {acquire = 4, extend = 7, release = 3, heal = 2}
 
 local replies, k, a = {now}, ARGV[1] ~= '' and 2 or 1, 4
 while a <= #ARGV do

@@ -31,6 +31,8 @@ pub(super) enum Try {
     Granted(Box<Granted>),
     /// Held by somebody.
     Held(Box<Refusal>),
+    /// Free, and kept for another server that waits longer.
+    Kept(Box<Refusal>),
     /// Nobody won the round.
     Split(Box<Refusal>),
     NoQuorum(Nodes),
@@ -42,7 +44,8 @@ pub(super) enum Try {
 enum Choice {
     /// Slots, some of them perhaps in doubt.
     Slots(Option<Doubt>),
-    /// None is free, but the caller's own earlier request may be what fills it: look for that one first.
+    /// None is free, but the nodes are asked all the same: for the caller's own earlier request, which may be what
+    /// fills it, or for a place in the queue of servers.
     Full(Try),
     /// None is free.
     None(Try),
@@ -122,9 +125,12 @@ impl Contender<'_> {
             }
             if matches!(self.scope, Scope::Records(_)) || look_only {
                 return match self.lost(refusal) {
-                    Try::Split(refusal) if look_only => Try::Held(refusal),
+                    Try::Split(refusal) | Try::Kept(refusal) if look_only => Try::Held(refusal),
                     last => last,
                 };
+            }
+            if refusal.kept_ms.is_some() {
+                return Try::Kept(refusal);
             }
             doubted = match doubt.filter(|_| refusal.held) {
                 Some(doubt) => {
@@ -150,6 +156,7 @@ impl Contender<'_> {
             nodes: Nodes { total: engine.total() as u32, quorum: engine.quorum(), ..Nodes::default() },
             free_in_ms: Some(0),
             held: false,
+            kept_ms: None,
             undone: false,
         }
     }
@@ -173,10 +180,10 @@ impl Contender<'_> {
                 Try::Held(refusal)
             }
         };
-        if self.options.request.is_none() {
+        // An earlier request is found by its id at any slot, and who waits is seen to stand in the queue there.
+        if self.options.request.is_none() && !self.seated {
             return Choice::None(last);
         }
-        // At any slot, since the nodes find it by its id.
         self.slots = vec![0];
         Choice::Full(last)
     }
@@ -201,6 +208,8 @@ impl Contender<'_> {
             params: &params,
             data: &data,
             look_only,
+            limit: self.wish.limit,
+            standing: self.standing,
         };
         self.attempts += 1;
         self.round_at = self.service.engine.clock().now();
@@ -213,7 +222,13 @@ impl Contender<'_> {
 
     /// What a refusal means: that it is held, or that others contend.
     fn lost(&mut self, refusal: Box<Refusal>) -> Try {
-        if self.contention.is_held(&refusal) { Try::Held(refusal) } else { Try::Split(refusal) }
+        if self.contention.is_held(&refusal) {
+            Try::Held(refusal)
+        } else if refusal.kept_ms.is_some() {
+            Try::Kept(refusal)
+        } else {
+            Try::Split(refusal)
+        }
     }
 
     fn granted(&self, won: Won, note: Note) -> Granted {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::domain::LeaseId;
+use crate::domain::{KEEP_MS_MAX, LeaseId};
 use crate::quorum::{Order, Refusal};
 
 /// Split votes that even a caller who does not wait sits out: of several who ask at the same
@@ -16,6 +16,10 @@ const DOUBTS_MAX: u32 = 6;
 /// After a round that found no quorum, a waiting contender asks again after so long, and ever more seldom.
 const OUTAGE_POLL_MS: u64 = 100;
 const OUTAGE_POLL_MAX_MS: u64 = 1000;
+/// How long, and how often, even a caller who does not wait sits out that a free name is kept for somebody else, who
+/// may be gone.
+const KEPT_MS_MAX: u64 = 2 * KEEP_MS_MAX;
+const KEPT_MAX: u32 = 3;
 
 /// What a refused contender does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub(super) enum Step {
     Listen,
     /// Sleep until a node tells of a release, or for this long where a lease ends then.
     Sleep(Option<Duration>),
+    /// Ask again when the moment is over for which it is kept for somebody else.
+    SitOut(Duration),
     /// Sleep for a random time between half of this and one and a half times this: no quorum answered.
     Outage(Duration),
 }
@@ -57,6 +63,8 @@ pub(super) struct Contention {
     left_over: Option<LeaseId>,
     splits: u32,
     outages: u32,
+    /// How often it was kept for somebody else.
+    kept: u32,
     /// Doubtful refusals in a row.
     doubts: u32,
 }
@@ -64,7 +72,7 @@ pub(super) struct Contention {
 impl Contention {
     pub(super) fn new(primary: u64) -> Self {
         let order = Order::Parallel;
-        Self { primary, order, passed_over: 0, left_over: None, splits: 0, outages: 0, doubts: 0 }
+        Self { primary, order, passed_over: 0, left_over: None, splits: 0, outages: 0, kept: 0, doubts: 0 }
     }
 
     /// In which order the next round asks the nodes.
@@ -124,6 +132,21 @@ impl Contention {
         }
     }
 
+    /// It is free, and kept for somebody else.
+    pub(super) fn on_kept(&mut self, refusal: &Refusal, patience: Patience) -> Step {
+        let kept_ms = refusal.kept_ms.unwrap_or_default();
+        let kept = Duration::from_millis(kept_ms);
+        match patience {
+            Patience::None if kept_ms <= KEPT_MS_MAX && self.kept < KEPT_MAX => {
+                self.kept += 1;
+                Step::SitOut(kept)
+            }
+            Patience::None | Patience::Over => Step::GiveUp,
+            Patience::Waits => Step::Listen,
+            Patience::Listens => Step::Sleep(Some(kept)),
+        }
+    }
+
     /// Fewer than a quorum answered.
     pub(super) fn on_no_quorum(&mut self, patience: Patience) -> Step {
         if matches!(patience, Patience::None | Patience::Over) {
@@ -165,6 +188,7 @@ mod tests {
             nodes: Nodes { total: 3, quorum: 2, ..Nodes::default() },
             free_in_ms: Some(300),
             held,
+            kept_ms: None,
             undone: false,
         }
     }
@@ -179,6 +203,20 @@ mod tests {
         assert_eq!(contention.on_split(&split, MILLISECOND, Patience::None), Step::GiveUp);
         assert_eq!(Contention::new(7).on_held(&refusal(&[1, 1], true), Patience::None), Step::GiveUp);
         assert_eq!(Contention::new(7).on_no_quorum(Patience::None), Step::GiveUp);
+    }
+
+    #[test]
+    fn what_is_kept_for_somebody_else_is_sat_out_for_a_moment() {
+        let kept = |kept_ms| Refusal { kept_ms: Some(kept_ms), ..refusal(&[], false) };
+        let mut contention = Contention::new(7);
+        assert_eq!(contention.on_kept(&kept(1000), Patience::None), Step::GiveUp);
+        for _ in 0..KEPT_MAX {
+            assert_eq!(contention.on_kept(&kept(20), Patience::None), Step::SitOut(20 * MILLISECOND));
+        }
+        assert_eq!(contention.on_kept(&kept(20), Patience::None), Step::GiveUp);
+        assert_eq!(contention.on_kept(&kept(20), Patience::Over), Step::GiveUp);
+        assert_eq!(contention.on_kept(&kept(20), Patience::Waits), Step::Listen);
+        assert_eq!(contention.on_kept(&kept(1000), Patience::Listens), Step::Sleep(Some(1000 * MILLISECOND)));
     }
 
     #[test]

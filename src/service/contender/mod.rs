@@ -19,7 +19,7 @@ use self::contention::{Contention, Patience, Step, back_off};
 use super::leases::{holder, unavailable};
 use super::waiting::{Queued, Ticket, Wish};
 use super::{AcquireOptions, Granted, Holder, Primitive, Service, ServiceError, Target, retry_after};
-use crate::domain::{LeaseId, Scope};
+use crate::domain::{KEEP_MS_MAX, LeaseId, QueueId, STANDING_LIFE_MS, Scope, Standing};
 use crate::quorum::Refusal;
 use crate::quorum::hub::Subscription;
 use crate::telemetry::metrics;
@@ -64,6 +64,8 @@ pub(super) struct Contender<'a> {
     /// When the last round began.
     round_at: Instant,
     contention: Contention,
+    /// Where it stands among the servers that contend, while it has a seat.
+    standing: Option<Standing>,
     slots: Vec<u32>,
     /// A lease of the same request that no node will grant any more which has not.
     settled: Option<LeaseId>,
@@ -94,6 +96,7 @@ impl<'a> Contender<'a> {
             attempts: 0,
             round_at: started,
             contention: Contention::new(primary_of(&scope)),
+            standing: None,
             slots: Vec::new(),
             settled: None,
             holders: None,
@@ -175,7 +178,9 @@ impl<'a> Contender<'a> {
     async fn end_with(&mut self, last: Try) -> Result<Granted, ServiceError> {
         match last {
             Try::Granted(granted) => Ok(*granted),
-            Try::Held(refusal) | Try::Split(refusal) => Err(self.contended(&refusal).await),
+            Try::Held(refusal) | Try::Kept(refusal) | Try::Split(refusal) => {
+                Err(self.contended(&refusal).await)
+            }
             Try::NoQuorum(nodes) => Err(unavailable(nodes)),
             Try::Differs(parameters) => Err(ServiceError::RequestIdReused { parameters }),
         }
@@ -191,6 +196,7 @@ impl<'a> Contender<'a> {
                 Box::pin(self.sit_out(ticket)).await?;
             }
             let subscription = ticket.and_then(|ticket| self.begin_try(ticket));
+            self.standing = self.standing_of(ticket);
             let last = match self.attempt(false).await {
                 Try::Granted(granted) => {
                     if let Some(ticket) = ticket {
@@ -216,6 +222,12 @@ impl<'a> Contender<'a> {
                     }
                     self.contention.on_split(refusal, round_trip, patience)
                 }
+                Try::Kept(refusal) => {
+                    if let Some(ticket) = ticket {
+                        ticket.board().refused(refusal);
+                    }
+                    self.contention.on_kept(refusal, patience)
+                }
                 Try::Held(refusal) => {
                     let step = self.contention.on_held(refusal, patience);
                     if let Some(ticket) = ticket.filter(|_| step != Step::GiveUp) {
@@ -236,9 +248,11 @@ impl<'a> Contender<'a> {
             let now = self.service.engine.clock().now();
             match (step, ticket) {
                 (Step::BackOff(longest), _) => Box::pin(self.sleep_below(longest)).await,
+                (Step::SitOut(kept), _) => tokio::time::sleep(kept + self.jitter()).await,
                 (Step::Listen, Some(ticket)) => {
                     // Subscribe, be confirmed, look again, and only then wait.
-                    let listen = self.service.engine.hub().listen(self.scope.channels());
+                    let listen =
+                        self.service.engine.hub().listen(self.scope.channels(), Some(self.queue_id()));
                     let listen = Box::pin(tokio::time::timeout_at(self.deadline, listen)).await;
                     if let Ok(subscription) = listen {
                         ticket.board().subscribed(Arc::new(subscription));
@@ -311,12 +325,12 @@ impl<'a> Contender<'a> {
         let engine = &self.service.engine;
         let safety = engine.clock().now() + SAFETY_POLL;
         // Several servers wait for the same moment: not all at once.
-        let jitter = Duration::from_millis(1 + self.random(4));
-        let until = until.map_or(safety, |until| safety.min(until + jitter)).min(self.deadline);
+        let until = until.map_or(safety, |until| safety.min(until + self.jitter())).min(self.deadline);
         let grace = engine.round_trip().clamp(Duration::from_micros(500), Duration::from_millis(20));
+        let defer = Duration::from_millis(KEEP_MS_MAX) + self.jitter();
         let hint = async {
             match subscription {
-                Some(subscription) => subscription.bell().rung(engine.total(), grace).await,
+                Some(subscription) => subscription.bell().rung(engine.total(), grace, defer).await,
                 None => std::future::pending().await,
             }
         };
@@ -337,6 +351,36 @@ impl<'a> Contender<'a> {
 
     async fn sleep_below(&self, longest: Duration) {
         tokio::time::sleep(Duration::from_micros(self.random(longest.as_micros() as u64))).await;
+    }
+
+    fn jitter(&self) -> Duration {
+        Duration::from_micros(1000 + self.random(4000))
+    }
+
+    fn queue_id(&self) -> QueueId {
+        QueueId::new(self.service.engine.server(), self.wish.limit)
+    }
+
+    /// What the nodes are told of it: while it waits its place, and of a semaphore always its queue, since those who
+    /// wait here for permits are not in the way of who asks for what they leave.
+    fn standing_of(&self, ticket: Option<&Ticket>) -> Option<Standing> {
+        let engine = &self.service.engine;
+        let (queue, limit) = (self.queue_id(), self.wish.limit);
+        let Some(ticket) = ticket else {
+            return self.scope.is_slots().then(|| Standing::passing(queue, limit));
+        };
+        let left = self.deadline.saturating_duration_since(engine.clock().now());
+        Some(Standing {
+            arrived_us: ticket.arrived_us(),
+            queue,
+            // No longer than it waits.
+            life_ms: (left.as_millis() as u64 + 1).min(STANDING_LIFE_MS),
+            // From the release at a node to the acquire of who hears of it there, with something to spare.
+            keep_ms: (4 * engine.round_trip().as_millis() as u64 + 5).min(KEEP_MS_MAX),
+            wide: ticket.is_wide(),
+            limit,
+            next: ticket.next(),
+        })
     }
 
     fn random(&self, below: u64) -> u64 {
