@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Program, client, own, shared, unique, until } from "./support.js";
+import { Fault, Program, client, own, shared, unique, until } from "./support.js";
 
 const here = shared();
 
@@ -105,6 +105,18 @@ test("S52: an observer sees the state and each change, and rides through the dea
   assert.deepEqual(seen, ["vacant", "a at 1", "a at 2", "vacant", "b at 3"]);
   stop.abort();
   await assert.rejects(observing, { name: "AbortError" });
+});
+
+test("S52: a poll that ends without a change shows none", async (t) => {
+  const [fault, name] = [await Fault.before(t, here.urls[0] as string), unique()];
+  const observed = client(t, fault.url, { pieceMs: 100 }).observeElection(name);
+  await observed.next();
+  let changes = 0;
+  const next = observed.next().then((state) => (changes++, state));
+  await until(() => (fault.requests.get(`/v1/elections/${name}`) ?? 0) >= 4);
+  assert.equal(changes, 0);
+  await client(t, here.urls).campaign(name, { candidate: "a" });
+  assert.equal((await next).value?.leader, "a");
 });
 
 test("S52: an observer of a server that takes no long waits asks for shorter ones", async (t) => {

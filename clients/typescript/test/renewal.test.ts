@@ -11,6 +11,14 @@ const a = () => here.urls[0] as string;
 
 const lost = (lease: Lease) => new Promise<LeaseLostError>((resolve) => lease.onLost(resolve));
 
+test("S25: a check made first thing after a pause fails", async (t) => {
+  const lease = await client(t, here.urls).lock(unique(), { ttlMs: 500 });
+  const ends = performance.now() + lease.remainingMs();
+  while (performance.now() <= ends); // no timer runs meanwhile
+  assert.throws(() => lease.check(), { name: "LeaseLostError", code: "lease_expired" });
+  assert.equal(lease.remainingMs(), 0);
+});
+
 describe("renewal and loss", { concurrency: 8 }, () => {
   test("S20: a block of three ttls is held throughout", async (t) => {
     const [mine, name] = [client(t, here.urls), unique()];

@@ -109,6 +109,18 @@ for (const [status, code] of [[503, "quorum_unavailable"], [429, "too_many_waite
   });
 }
 
+test("S14: a server that did not wait is not asked again at once", async (t) => {
+  const [fault, name] = [await Fault.before(t, a()), unique()];
+  const asked: number[] = [];
+  fault.before = (path) => {
+    if (!path.endsWith("/acquire")) return undefined;
+    return asked.push(performance.now()) < 3 ? problem(409, "lock_held", { retry_after_ms: 300 }) : undefined;
+  };
+  await client(t, [fault.url, here.urls[1] as string]).lock(name, { waitMs: 10_000 }, () => {});
+  assert.equal(asked.length, 3);
+  asked.slice(1).forEach((time, i) => assert.ok(time - (asked[i] ?? 0) >= 300));
+});
+
 test("S14: a server that says when to come back is left alone until then, though another fails sooner", async (t) => {
   const [first, second, name] = [await Fault.before(t, a()), await Fault.before(t, a()), unique()];
   const asked: number[] = [];
