@@ -23,8 +23,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tower::Service as _;
 
 use crate::api;
@@ -61,7 +62,10 @@ pub struct Rules {
 pub struct Connections {
     router: Router,
     pub(super) rules: Rules,
+    /// For either version of HTTP, and for each.
     http: auto::Builder<TokioExecutor>,
+    http1: auto::Builder<TokioExecutor>,
+    http2: auto::Builder<TokioExecutor>,
     places: Arc<Semaphore>,
     spare_places: Arc<Semaphore>,
     in_flight: AtomicUsize,
@@ -99,6 +103,8 @@ impl Connections {
         Arc::new(Self {
             router,
             rules,
+            http1: http.clone().http1_only(),
+            http2: http.clone().http2_only(),
             http,
             places: Arc::new(Semaphore::new(rules.connections_max.min(Semaphore::MAX_PERMITS))),
             spare_places: Arc::new(Semaphore::new(SPARE_MAX)),
@@ -137,20 +143,48 @@ impl Connections {
         self.draining.closed().await;
     }
 
-    /// Serves a connection to its end.
+    /// Serves a connection without TLS to its end.
+    pub(super) async fn serve_plain(self: Arc<Self>, stream: TcpStream, place: Place) {
+        let mut first = [0; 3];
+        let mut draining = self.draining.subscribe();
+        let last_chance = async {
+            // It fails only when the server is gone.
+            let _ = draining.wait_for(|draining| *draining).await;
+            sleep(LAST_CHANCE).await;
+        };
+        let version = tokio::select! {
+            peeked = stream.peek(&mut first) => match peeked {
+                Ok(3) if first == *b"PRI" => Some(Version::HTTP_2),
+                Ok(3) => Some(Version::HTTP_11),
+                _ => None,
+            },
+            () = last_chance => return,
+            () = sleep(self.rules.header_timeout) => return metrics().refused(Refusal::HeaderTimeout),
+        };
+        self.serve(stream, version, place).await;
+    }
+
+    /// Serves a connection to its end. Where it is not known what the client speaks, hyper-util finds out; that
+    /// costs 8 KiB, since hyper gets the first bytes alone and then wants room for more beside them.
     pub(super) async fn serve(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        version: Option<Version>,
         place: Place,
     ) {
         let mut draining = self.draining.subscribe();
+        let http = match version {
+            Some(Version::HTTP_2) => &self.http2,
+            Some(_) => &self.http1,
+            None => &self.http,
+        };
         let conn =
             Arc::new(Conn { connections: Arc::clone(&self), spare: place.spare, using: Mutex::default() });
         let service = {
             let conn = Arc::clone(&conn);
             service_fn(move |request| answer(Arc::clone(&conn), request))
         };
-        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), service));
+        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         let mut look_at = Instant::now() + self.rules.header_timeout;
         let mut told = false;
         loop {

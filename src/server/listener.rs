@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::connection::Connections;
-use super::tls::Tls;
+use super::tls::{Tls, agreed};
 use crate::telemetry::{Refusal, metrics};
 
 /// Clients that the kernel may keep until they are accepted.
@@ -64,12 +64,15 @@ pub async fn accept(listener: TcpListener, connections: Arc<Connections>, tls: O
         };
         let connections = Arc::clone(&connections);
         match &tls {
-            None => tokio::spawn(connections.serve(stream, place)),
+            None => tokio::spawn(connections.serve_plain(stream, place)),
             Some(tls) => {
                 let handshake = timeout(connections.rules.header_timeout, tls.acceptor().accept(stream));
                 tokio::spawn(async move {
                     match handshake.await {
-                        Ok(Ok(stream)) => connections.serve(stream, place).await,
+                        Ok(Ok(stream)) => {
+                            let version = agreed(&stream);
+                            connections.serve(stream, version, place).await;
+                        }
                         Ok(Err(cause)) => tracing::debug!(%cause, "connection did not begin"),
                         Err(_) => metrics().refused(Refusal::HeaderTimeout),
                     }

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use axum::http::Version;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::config::TlsFiles;
 
@@ -60,6 +62,14 @@ impl Tls {
     pub fn paths(&self) -> Vec<PathBuf> {
         let TlsFiles { cert, key, client_ca } = &self.files;
         [cert, key].into_iter().chain(client_ca).cloned().collect()
+    }
+}
+
+/// What was agreed upon in the handshake (ALPN).
+pub(super) fn agreed<S>(stream: &TlsStream<S>) -> Option<Version> {
+    match stream.get_ref().1.alpn_protocol()? {
+        b"h2" => Some(Version::HTTP_2),
+        _ => Some(Version::HTTP_11),
     }
 }
 
