@@ -8,6 +8,7 @@ mod args;
 mod environment;
 mod help;
 mod manual;
+mod members;
 mod output;
 mod questions;
 mod run;
@@ -74,6 +75,7 @@ fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> ExitCode {
         Command::Election(command) => ask(election(command)),
         Command::Fence(command) => ask(fence(command)),
         Command::Nodes { client } => ask(Ok(get(client, "v1/nodes"))),
+        Command::Members(args) => members::members(args),
         Command::Healthcheck(args) => healthcheck(&args),
         Command::Keys(KeysCommand::New { name, scope, prefix, output }) => {
             new_key(&name, &scope, &prefix, output)

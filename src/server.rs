@@ -30,6 +30,7 @@ use crate::node::Node;
 use crate::node::embedded::EmbeddedNode;
 use crate::node::redis::{RedisNode, RedisOptions};
 use crate::quorum::{Engine, EngineOptions};
+pub use crate::service::members::Change;
 use crate::service::{Service, WaitLimits};
 use crate::telemetry::{metrics, trace};
 
@@ -217,6 +218,20 @@ pub async fn initialize(config: Config) -> Result<String, StartError> {
     let known = report.total - report.marked.len() - report.left_to_quarantine.len();
     text.push_str(&format!("{} nodes, {known} of them known before\n", report.total));
     Ok(text)
+}
+
+/// The members, after `change` if there is one, by asking the nodes themselves.
+///
+/// # Errors
+/// Why a node must not be used, or the change was not made.
+pub async fn members(config: Config, change: Option<&Change>) -> Result<serde_json::Value, StartError> {
+    let service = Service::new(engine(&config)?, WaitLimits { waiters_max: 0, waiters_per_name_max: 0 });
+    service.engine.ready_at_start().await.map_err(StartError::of)?;
+    let view = match change {
+        Some(change) => service.change_members(change).await.map_err(StartError::of)?,
+        None => service.members(),
+    };
+    Ok(api::member_list(view))
 }
 
 fn rules(config: &Config) -> Rules {

@@ -20,10 +20,11 @@ use crate::domain::Name;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Which scope a request needs.
-fn needed(method: &Method) -> Scope {
+fn needed(method: &Method, path: &str) -> Scope {
     match *method {
         Method::GET | Method::HEAD => Scope::Read,
         Method::DELETE => Scope::Admin,
+        _ if path.starts_with("/v1/members") => Scope::Admin,
         _ => Scope::Lock,
     }
 }
@@ -95,8 +96,8 @@ pub(super) struct Auth<S> {
 
 impl<S> Auth<S> {
     fn admit<B>(&self, request: &mut Request<B>) -> Result<(), Problem> {
-        let scope = needed(request.method());
         let path = request.extensions().get::<MatchedPath>();
+        let scope = needed(request.method(), path.map_or("", MatchedPath::as_str));
         let asks_for_keys = path.is_some_and(|path| path.as_str().starts_with("/v1/"));
         match &self.keys {
             Some(keys) if asks_for_keys => {

@@ -30,6 +30,7 @@ const SCHEMAS: &str = "#/components/schemas/";
         (name = "semaphores", description = "Counting semaphores: at most `limit` permits held at a time."),
         (name = "elections", description = "Leader election: campaign, proclaim, resign, observe."),
         (name = "fencing", description = "Fencing tokens without a lease."),
+        (name = "members", description = "The nodes that the deployment is made of."),
         (name = "service", description = "The server itself."),
     ),
     components(schemas(ProblemView))
@@ -252,6 +253,7 @@ const RESPONSES: &[(&str, &[Kind])] = &[
     ("ElectionLost", &[Kind::ElectionLost]),
     ("LeaseLost", &[Kind::LeaseLost]),
     ("StaleToken", &[Kind::StaleToken]),
+    ("ChangeRefused", &[Kind::ChangeInProgress, Kind::UnsafeChange]),
     ("TooManyWaiters", &[Kind::TooManyWaiters]),
     ("Internal", &[Kind::Internal]),
     ("Unavailable", &[Kind::QuorumUnavailable, Kind::ShuttingDown, Kind::Overloaded]),
@@ -361,6 +363,8 @@ problems! {
     ElectionProblems: "409" "ElectionLost", "429" "TooManyWaiters", "503" "Unavailable";
     /// Of checking a token.
     StaleProblems: "409" "StaleToken", "503" "Unavailable";
+    /// Of changing the members.
+    MemberProblems: "409" "ChangeRefused", "503" "Unavailable";
     /// Of watching.
     StreamProblems: "429" "TooManyWaiters", "503" "Unavailable";
 }

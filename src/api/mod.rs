@@ -20,6 +20,7 @@ mod fencing;
 mod fields;
 mod leases;
 mod locks;
+mod members;
 mod multilocks;
 mod observe;
 mod problem;
@@ -33,6 +34,7 @@ mod state;
 mod stream;
 mod views;
 
+pub use self::members::member_list;
 pub use self::router::{openapi_3_0_json, openapi_json, overloaded, router};
 pub use self::state::{App, AppState, Limits, Shared, is_probe};
 

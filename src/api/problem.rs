@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::views::{HolderView, NodesView};
+use crate::service::members::ChangeError;
 use crate::service::{Nodes, Primitive, ServiceError};
 
 /// Media type of every answer that is not 2xx.
@@ -115,6 +116,12 @@ kinds! {
         "a later token has been issued.",
         "A later token has been issued: the holder of this one must not write any more.",
         {"highest_token": 1_790_000_000_000_042_u64};
+    ChangeInProgress 409 "change_in_progress" "Another change is under way":
+        "another change of the members is under way.",
+        "Another change of the membership is under way: epoch 4, 1 members do not vote yet.", {};
+    UnsafeChange 409 "unsafe_change" "The change is not safe":
+        "the change would leave no quorum, or nothing is known of the node.",
+        "1 of 3 members would vote, which is no quorum.", {};
     TooManyWaiters 429 "too_many_waiters" "Too many are waiting already":
         "the queue is full, or the limit of event streams is reached.",
         "The queue is full; come back later.", {"retry_after_ms": 1000};
@@ -401,6 +408,19 @@ impl IntoResponse for Problem {
 impl From<Kind> for Problem {
     fn from(kind: Kind) -> Self {
         Self::new(kind, kind.row().detail)
+    }
+}
+
+impl From<ChangeError> for Problem {
+    fn from(cause: ChangeError) -> Self {
+        let kind = match cause {
+            ChangeError::InProgress(_) => Kind::ChangeInProgress,
+            ChangeError::Unsafe(_) => Kind::UnsafeChange,
+            ChangeError::NoQuorum(nodes) => {
+                return Self::from(ServiceError::QuorumUnavailable { nodes, retry_after_ms: RETRY_AFTER_MS });
+            }
+        };
+        Self::new(kind, cause.to_string())
     }
 }
 

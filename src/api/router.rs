@@ -23,7 +23,7 @@ use super::problem::{Kind, Problem};
 use super::request_id::{self, NewRequestId};
 use super::slots::Streams;
 use super::state::{App, AppState, Limits, Shared};
-use super::{document, elections, fencing, locks, multilocks, semaphores, service};
+use super::{document, elections, fencing, locks, members, multilocks, semaphores, service};
 use crate::access::KeyRing;
 
 /// Every documented route. Those below `/v1` ask for a key, where keys are asked for.
@@ -53,6 +53,10 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(fencing::issue_token))
         .routes(routes!(fencing::check_token))
         .routes(routes!(fencing::get_fence))
+        .routes(routes!(members::list_members, members::add_member))
+        .routes(routes!(members::remove_member))
+        .routes(routes!(members::replace_member))
+        .routes(routes!(members::close_member))
         .routes(routes!(service::list_nodes))
         .routes(routes!(service::get_livez))
         .routes(routes!(service::get_readyz))

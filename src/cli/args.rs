@@ -47,6 +47,8 @@ pub(super) enum Command {
         #[command(flatten)]
         client: ClientArgs,
     },
+    /// Show and change the members of the deployment
+    Members(MembersArgs),
     /// Ask a server whether it is ready: exit status 0 or 1
     Healthcheck(HealthcheckArgs),
     /// Make API keys
@@ -173,6 +175,67 @@ pub(super) struct ClientArgs {
     /// How to print the answer [default: a table for lists at a terminal, else JSON]
     #[arg(short, long, value_name = "FORMAT", value_enum)]
     pub(super) output: Option<Output>,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct MembersArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<MembersCommand>,
+    #[command(flatten)]
+    pub(super) at: MembersAt,
+}
+
+/// Where members are asked for, or changed.
+#[derive(Debug, Args)]
+pub(super) struct MembersAt {
+    #[command(flatten)]
+    pub(super) client: ClientArgs,
+    /// Ask the nodes themselves instead of a server: the URL of each, given several times
+    #[arg(long, value_name = "URL")]
+    pub(super) redis: Vec<String>,
+    /// With --redis: what all keys begin with
+    #[arg(long, value_name = "TEXT", default_value = "quorate")]
+    pub(super) key_prefix: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum MembersCommand {
+    /// Add a node; its URL must be in the list of every server first
+    Add {
+        /// The node's URL
+        url: String,
+        #[command(flatten)]
+        at: MembersAt,
+    },
+    /// Have a node take the place of a member; it votes after the longest lease granted
+    Replace {
+        /// The member that goes: its id, n1, n2 … of `quorate nodes`, or its address
+        node: String,
+        /// The URL of the node that comes
+        url: String,
+        #[command(flatten)]
+        at: MembersAt,
+    },
+    /// Remove a member
+    Remove {
+        /// The member: its id, n1, n2 … of `quorate nodes`, or its address
+        node: String,
+        #[command(flatten)]
+        at: MembersAt,
+    },
+    /// Close a member before its restart, so that it votes again at once if it keeps its data
+    Close {
+        /// The member: its id, n1, n2 … of `quorate nodes`, or its address
+        node: String,
+        #[command(flatten)]
+        at: MembersAt,
+    },
+    /// Retire a deployment that has moved: its nodes never vote again; needs --redis
+    Retire {
+        #[command(flatten)]
+        at: MembersAt,
+    },
 }
 
 /// How an answer is printed.

@@ -10,7 +10,7 @@ use super::args::Output;
 use crate::client::{Printable, printable_json};
 
 /// The lists that are shown as tables: the member of the answer, and its columns with their keys.
-const TABLES: [(&str, &[(&str, &str)]); 2] = [
+const TABLES: [(&str, &[(&str, &str)]); 3] = [
     (
         "locks",
         &[
@@ -21,6 +21,7 @@ const TABLES: [(&str, &[(&str, &str)]); 2] = [
             ("WAITERS", "waiters"),
         ],
     ),
+    ("members", &[("MEMBER", "id"), ("ADDRESS", "address"), ("STATE", "state"), ("VOTES IN", "votes_in_ms")]),
     (
         "nodes",
         &[

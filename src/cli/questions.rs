@@ -34,7 +34,12 @@ impl Question {
     }
 }
 
-fn call(client: ClientArgs, method: Method, path: String, body: Option<Map<String, Value>>) -> Question {
+pub(super) fn call(
+    client: ClientArgs,
+    method: Method,
+    path: String,
+    body: Option<Map<String, Value>>,
+) -> Question {
     let body = body.map(Value::Object);
     Question::new(client, What::Call { method, path, body, wait: Duration::ZERO })
 }

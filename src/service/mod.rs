@@ -294,6 +294,8 @@ impl Service {
     pub fn refresh_gauges(&self) {
         crate::telemetry::metrics().longest_wait_seconds.set(self.rooms.longest_wait().as_secs_f64());
         crate::telemetry::metrics().quorum_available.set(if self.engine.available() { 1.0 } else { 0.0 });
+        crate::telemetry::metrics().membership_epoch.set(self.engine.epoch() as f64);
+        crate::telemetry::metrics().member_list_mismatch.set(self.engine.list_mismatch() as f64);
     }
 
     /// Whether [`Service::drain`] was called.

@@ -110,6 +110,13 @@ const LONGEST_WAIT: Family =
 const STREAMS: Family = Family::new("quorate_streams", "Event streams open", &[]);
 const QUORUM_AVAILABLE: Family =
     Family::new("quorate_quorum_available", "1 while a quorum of nodes votes", &[]);
+static MEMBERSHIP_EPOCH: Family =
+    Family::new("quorate_membership_epoch", "epoch of the membership in force, 0 while there is none", &[]);
+static MEMBER_LIST_MISMATCH: Family = Family::new(
+    "quorate_member_list_mismatch",
+    "members that no URL of this server leads to, and listed nodes that are no members",
+    &[],
+);
 const BUILD_INFO: Family = Family::new("quorate_build_info", "The version that runs", &["version"]);
 
 /// Answers of a node, by what it was asked for and how that ended.
@@ -171,6 +178,10 @@ pub struct Metrics {
     pub longest_wait_seconds: Gauge,
     /// 1 while a quorum of nodes votes.
     pub quorum_available: Gauge,
+    /// The epoch of the membership in force.
+    pub membership_epoch: Gauge,
+    /// How far this server's list is from the members.
+    pub member_list_mismatch: Gauge,
 }
 
 /// What all series go to, and are shown from. Made before the first of them.
@@ -210,6 +221,8 @@ impl Metrics {
             streams: STREAMS.gauge(&[]),
             longest_wait_seconds: LONGEST_WAIT.gauge(&[]),
             quorum_available: QUORUM_AVAILABLE.gauge(&[]),
+            membership_epoch: MEMBERSHIP_EPOCH.gauge(&[]),
+            member_list_mismatch: MEMBER_LIST_MISMATCH.gauge(&[]),
         }
     }
 

@@ -24,6 +24,7 @@ mod fairness;
 mod hold;
 mod http_edge;
 mod layers;
+mod members;
 mod metrics;
 mod nodes_down;
 mod nonsense;

@@ -45,6 +45,13 @@ const FAMILIES: &[[&str; 4]] = &[
         "HTTP requests by method, route and status",
     ],
     ["quorate_longest_wait_seconds", "gauge", "", "How long the longest waiter has waited"],
+    [
+        "quorate_member_list_mismatch",
+        "gauge",
+        "",
+        "members that no URL of this server leads to, and listed nodes that are no members",
+    ],
+    ["quorate_membership_epoch", "gauge", "", "epoch of the membership in force, 0 while there is none"],
     ["quorate_node_request_duration_seconds", "histogram", "node op", "Time to a node's answer"],
     ["quorate_node_requests_total", "counter", "node op outcome", "Scripts run at a node by outcome"],
     ["quorate_node_state", "gauge", "node state", "1 for the state that the node is in"],

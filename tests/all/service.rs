@@ -278,6 +278,11 @@ async fn the_openapi_document_describes_every_operation_of_the_contract() {
         ("post", "/v1/fencing/{name}/issue", "issueToken"),
         ("post", "/v1/fencing/{name}/check", "checkToken"),
         ("get", "/v1/fencing/{name}", "getFence"),
+        ("get", "/v1/members", "listMembers"),
+        ("post", "/v1/members", "addMember"),
+        ("delete", "/v1/members/{id}", "removeMember"),
+        ("post", "/v1/members/{id}/replace", "replaceMember"),
+        ("post", "/v1/members/{id}/close", "closeMember"),
         ("get", "/v1/nodes", "listNodes"),
     ] {
         assert!(found.contains(&(method.to_owned(), path.to_owned(), id.to_owned())), "{method} {path} {id}");

@@ -122,6 +122,36 @@ func (c Calls) ReleaseLock(ctx context.Context, name string, body Release) (*Rel
 	return answer, c.call(ctx, "POST", "/v1/locks/"+url.PathEscape(name)+"/release", nil, body, nil, answer)
 }
 
+// ListMembers: List the members.
+func (c Calls) ListMembers(ctx context.Context) (*MemberList, error) {
+	answer := new(MemberList)
+	return answer, c.call(ctx, "GET", "/v1/members", nil, nil, nil, answer)
+}
+
+// AddMember: Add a member.
+func (c Calls) AddMember(ctx context.Context, body NewMember) (*MemberList, error) {
+	answer := new(MemberList)
+	return answer, c.call(ctx, "POST", "/v1/members", nil, body, nil, answer)
+}
+
+// RemoveMember: Remove a member.
+func (c Calls) RemoveMember(ctx context.Context, iD string) (*MemberList, error) {
+	answer := new(MemberList)
+	return answer, c.call(ctx, "DELETE", "/v1/members/"+url.PathEscape(iD), nil, nil, nil, answer)
+}
+
+// CloseMember: Close a member for a restart.
+func (c Calls) CloseMember(ctx context.Context, iD string) (*MemberList, error) {
+	answer := new(MemberList)
+	return answer, c.call(ctx, "POST", "/v1/members/"+url.PathEscape(iD)+"/close", nil, nil, nil, answer)
+}
+
+// ReplaceMember: Replace a member.
+func (c Calls) ReplaceMember(ctx context.Context, iD string, body NewMember) (*MemberList, error) {
+	answer := new(MemberList)
+	return answer, c.call(ctx, "POST", "/v1/members/"+url.PathEscape(iD)+"/replace", nil, body, nil, answer)
+}
+
 // AcquireMultilock: Acquire several locks at once.
 func (c Calls) AcquireMultilock(ctx context.Context, body AcquireMultilock) (*MultilockLease, error) {
 	answer := new(MultilockLease)

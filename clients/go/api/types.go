@@ -269,6 +269,28 @@ type LockState struct {
 	Waiters int64 `json:"waiters"`
 }
 
+// Member: A member.
+type Member struct {
+	// By which address it is reached, without password. Left out if no server has reached it yet.
+	Address string `json:"address,omitempty"`
+	// The run id of its Redis process.
+	ID string `json:"id"`
+	// As in `listNodes`; a member that no URL of this server leads to is `down`.
+	State string `json:"state"`
+	// For a member that does not vote yet: until it does, in milliseconds.
+	VotesInMs *int64 `json:"votes_in_ms,omitempty"`
+}
+
+// MemberList: All members.
+type MemberList struct {
+	// The change that is under way. The next one has to wait for its end.
+	Changing string `json:"changing,omitempty"`
+	// Counts the changes. 0 while the nodes belong to no deployment yet.
+	Epoch int64 `json:"epoch"`
+	// The members. A quorum is a majority of them.
+	Members []Member `json:"members"`
+}
+
 // MultilockLease: A lease of several locks.
 type MultilockLease struct {
 	// When it was acquired. For display only.
@@ -295,6 +317,12 @@ type MultilockLease struct {
 	ValidityMs int64 `json:"validity_ms"`
 	// How long the caller waited for it, in milliseconds.
 	WaitedMs int64 `json:"waited_ms"`
+}
+
+// NewMember: A node that is to be a member.
+type NewMember struct {
+	// The URL of the node. It must be in this server's list; a password need not be said again.
+	URL string `json:"url"`
 }
 
 // Node: A node as this server sees it.

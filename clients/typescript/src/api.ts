@@ -244,6 +244,28 @@ export type LockState = {
   waiters: number;
 };
 
+/** A member. */
+export type Member = {
+  /** By which address it is reached, without password. Left out if no server has reached it yet. */
+  address?: string;
+  /** The run id of its Redis process. */
+  id: string;
+  /** As in `listNodes`; a member that no URL of this server leads to is `down`. */
+  state: string;
+  /** For a member that does not vote yet: until it does, in milliseconds. */
+  votes_in_ms?: number;
+};
+
+/** All members. */
+export type MemberList = {
+  /** The change that is under way. The next one has to wait for its end. */
+  changing?: string;
+  /** Counts the changes. 0 while the nodes belong to no deployment yet. */
+  epoch: number;
+  /** The members. A quorum is a majority of them. */
+  members: Array<Member>;
+};
+
 /** A lease of several locks. */
 export type MultilockLease = {
   /** When it was acquired. For display only. */
@@ -268,6 +290,12 @@ export type MultilockLease = {
   validity_ms: number;
   /** How long the caller waited for it, in milliseconds. */
   waited_ms: number;
+};
+
+/** A node that is to be a member. */
+export type NewMember = {
+  /** The URL of the node. It must be in this server's list; a password need not be said again. */
+  url: string;
 };
 
 /** A node as this server sees it. */

@@ -160,7 +160,7 @@ impl Engine {
             tokio::time::sleep(Duration::from_millis(PAUSE_MS + self.clock.random_below(4 * PAUSE_MS))).await;
             join_all(self.members.iter().map(|member| member.probe(true))).await;
         }
-        Err(ChangeError::NoQuorum)
+        Err(ChangeError::NoQuorum(self.tally()))
     }
 
     fn is_learnt(&self, value: &Membership) -> bool {
@@ -212,6 +212,11 @@ impl Engine {
             _ => format!("{waiting} of {} members do not vote yet", membership.total()),
         });
         MembersView { epoch: membership.epoch, members: members.collect(), changing }
+    }
+
+    /// The epoch in force; 0 where there is none yet.
+    pub fn epoch(&self) -> u64 {
+        self.board.lock().in_force().map_or(0, |membership| membership.epoch)
     }
 
     /// How many members no node of this server's list is, and nodes of the list that are no members.

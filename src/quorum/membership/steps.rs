@@ -5,7 +5,7 @@ use std::fmt;
 use tokio::time::Instant;
 
 use super::proposer::{Acceptor, Place};
-use crate::domain::{ChosenBy, MemberEntry, Membership, Role, Stage};
+use crate::domain::{ChosenBy, MemberEntry, Membership, Nodes, Role, Stage};
 use crate::node::board::{Board, Seen};
 use crate::node::marker::Mark;
 
@@ -33,7 +33,7 @@ pub enum ChangeError {
     Unsafe(String),
     /// No majority of the members took part.
     #[error("no majority of the members agreed; what was begun may still be finished by a server")]
-    NoQuorum,
+    NoQuorum(Nodes),
 }
 
 /// A change that somebody asks for.

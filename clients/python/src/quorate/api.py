@@ -141,6 +141,46 @@ class Api:
         answer = self._call('POST', '/v1/locks/{name}/release', {'name': name}, {}, body)
         return cast('types.Released', answer)
 
+    def list_members(
+        self,
+    ) -> types.MemberList:
+        """List the members."""
+        answer = self._call('GET', '/v1/members', {}, {}, None)
+        return cast('types.MemberList', answer)
+
+    def add_member(
+        self,
+        body: types.NewMember,
+    ) -> types.MemberList:
+        """Add a member."""
+        answer = self._call('POST', '/v1/members', {}, {}, body)
+        return cast('types.MemberList', answer)
+
+    def remove_member(
+        self,
+        id: str,
+    ) -> types.MemberList:
+        """Remove a member."""
+        answer = self._call('DELETE', '/v1/members/{id}', {'id': id}, {}, None)
+        return cast('types.MemberList', answer)
+
+    def close_member(
+        self,
+        id: str,
+    ) -> types.MemberList:
+        """Close a member for a restart."""
+        answer = self._call('POST', '/v1/members/{id}/close', {'id': id}, {}, None)
+        return cast('types.MemberList', answer)
+
+    def replace_member(
+        self,
+        id: str,
+        body: types.NewMember,
+    ) -> types.MemberList:
+        """Replace a member."""
+        answer = self._call('POST', '/v1/members/{id}/replace', {'id': id}, {}, body)
+        return cast('types.MemberList', answer)
+
     def acquire_multilock(
         self,
         body: types.AcquireMultilock,
@@ -339,6 +379,46 @@ class AsyncApi:
         """Release a lock."""
         answer = await self._call('POST', '/v1/locks/{name}/release', {'name': name}, {}, body)
         return cast('types.Released', answer)
+
+    async def list_members(
+        self,
+    ) -> types.MemberList:
+        """List the members."""
+        answer = await self._call('GET', '/v1/members', {}, {}, None)
+        return cast('types.MemberList', answer)
+
+    async def add_member(
+        self,
+        body: types.NewMember,
+    ) -> types.MemberList:
+        """Add a member."""
+        answer = await self._call('POST', '/v1/members', {}, {}, body)
+        return cast('types.MemberList', answer)
+
+    async def remove_member(
+        self,
+        id: str,
+    ) -> types.MemberList:
+        """Remove a member."""
+        answer = await self._call('DELETE', '/v1/members/{id}', {'id': id}, {}, None)
+        return cast('types.MemberList', answer)
+
+    async def close_member(
+        self,
+        id: str,
+    ) -> types.MemberList:
+        """Close a member for a restart."""
+        answer = await self._call('POST', '/v1/members/{id}/close', {'id': id}, {}, None)
+        return cast('types.MemberList', answer)
+
+    async def replace_member(
+        self,
+        id: str,
+        body: types.NewMember,
+    ) -> types.MemberList:
+        """Replace a member."""
+        answer = await self._call('POST', '/v1/members/{id}/replace', {'id': id}, {}, body)
+        return cast('types.MemberList', answer)
 
     async def acquire_multilock(
         self,

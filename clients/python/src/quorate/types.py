@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict, Union
 
-__all__ = ['NAME', 'VERSION', 'AcquireLock', 'AcquireMultilock', 'AcquireSemaphore', 'Campaign', 'CheckToken', 'ElectionState', 'Extend', 'ExtendMultilock', 'Fence', 'FieldError', 'Holder', 'IssuedToken', 'Leadership', 'Lease', 'Liveness', 'LockList', 'LockState', 'MultilockLease', 'Node', 'NodeList', 'Nodes', 'Problem', 'Proclaim', 'Readiness', 'Release', 'ReleaseMultilock', 'Released', 'SemaphoreLease', 'SemaphoreState', 'TokenState']
+__all__ = ['NAME', 'VERSION', 'AcquireLock', 'AcquireMultilock', 'AcquireSemaphore', 'Campaign', 'CheckToken', 'ElectionState', 'Extend', 'ExtendMultilock', 'Fence', 'FieldError', 'Holder', 'IssuedToken', 'Leadership', 'Lease', 'Liveness', 'LockList', 'LockState', 'Member', 'MemberList', 'MultilockLease', 'NewMember', 'Node', 'NodeList', 'Nodes', 'Problem', 'Proclaim', 'Readiness', 'Release', 'ReleaseMultilock', 'Released', 'SemaphoreLease', 'SemaphoreState', 'TokenState']
 
 VERSION = '0.1.0'
 """The version of the document."""
@@ -368,6 +368,38 @@ class LockState(_LockState, total=False):
     """Time until the lease expires unless extended, in milliseconds."""
 
 
+class _Member(TypedDict):
+    id: str
+    """The run id of its Redis process."""
+    state: str
+    """As in `listNodes`; a member that no URL of this server leads to is `down`."""
+
+
+class Member(_Member, total=False):
+    """A member."""
+
+    address: str
+    """
+    By which address it is reached, without password. Left out if no server has reached it yet.
+    """
+    votes_in_ms: int
+    """For a member that does not vote yet: until it does, in milliseconds."""
+
+
+class _MemberList(TypedDict):
+    epoch: int
+    """Counts the changes. 0 while the nodes belong to no deployment yet."""
+    members: list[Member]
+    """The members. A quorum is a majority of them."""
+
+
+class MemberList(_MemberList, total=False):
+    """All members."""
+
+    changing: str
+    """The change that is under way. The next one has to wait for its end."""
+
+
 class _MultilockLease(TypedDict):
     acquired_at: str
     """When it was acquired. For display only."""
@@ -402,6 +434,13 @@ class MultilockLease(_MultilockLease, total=False):
 
     owner: str
     """The holder's label."""
+
+
+class NewMember(TypedDict):
+    """A node that is to be a member."""
+
+    url: str
+    """The URL of the node. It must be in this server's list; a password need not be said again."""
 
 
 class _Node(TypedDict):

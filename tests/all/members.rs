@@ -1,0 +1,187 @@
+//! Changes of the members, while locks are acquired all the time: no request fails for it, and tokens keep rising.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::support::server::quorate;
+use crate::support::{Api, Cluster, RedisOptions, Server, ServerOptions, eventually, number, secret, token};
+
+/// Short, so that a step is over soon.
+const MAX_TTL: [&str; 2] = ["--max-ttl", "2s"];
+
+/// Acquires and releases one lock all the time, and extends another one.
+struct Load {
+    ends: Arc<AtomicBool>,
+    task: JoinHandle<u64>,
+}
+
+impl Load {
+    fn start(api: Api) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&ends);
+        let task = tokio::spawn(async move {
+            let held = api.acquire("load:held", json!({"ttl_ms": 2_000})).await.ok();
+            let (mut rounds, mut last) = (0, 0);
+            while !over.load(Ordering::Relaxed) {
+                let lease = api.acquire("load:turns", json!({"ttl_ms": 1_000})).await.ok();
+                assert!(token(&lease) > last, "{} after {last}", token(&lease));
+                last = token(&lease);
+                assert_eq!(api.release("load:turns", &lease).await.ok()["released"], true);
+                assert_eq!(token(&api.extend("load:held", &held).await.ok()), token(&held));
+                rounds += 1;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            assert!(!secret(&held).is_empty());
+            rounds
+        });
+        Self { ends, task }
+    }
+
+    async fn end(self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let rounds = self.task.await.expect("no request failed");
+        assert!(rounds > 10, "{rounds}");
+        println!("{rounds} rounds without a failure");
+    }
+}
+
+async fn members(api: &Api) -> Value {
+    api.get("/v1/members").await.ok()
+}
+
+/// Until the next change may begin.
+async fn settled(api: &Api) {
+    eventually("the change is over", || async { members(api).await.get("changing").is_none() }).await;
+}
+
+async fn all_vote(server: &Server, count: usize) {
+    eventually("all members vote", || async {
+        let seen = members(&server.api()).await;
+        let voting = seen["members"].as_array().unwrap().iter().filter(|member| member["state"] == "voting");
+        seen.get("changing").is_none() && voting.count() == count
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn three_nodes_become_five_and_three_again_under_load() {
+    let cluster = Cluster::with(3, &RedisOptions::default(), &[]);
+    let more = Cluster::blank(2, &RedisOptions::default());
+    let urls = [cluster.urls(), more.urls()].concat();
+    let options = ServerOptions::over(urls.clone()).with(&MAX_TTL);
+    let (one, two) = (Server::start(&options).ready().await, Server::start(&options).ready().await);
+    let api = one.api();
+    assert_eq!(api.metric("quorate_member_list_mismatch").await, 2.0);
+    let load = Load::start(two.api());
+    for (epoch, url) in [(2, &urls[3]), (4, &urls[4])] {
+        let seen = api.post("/v1/members", json!({"url": url})).await.ok();
+        assert_eq!((number(&seen, "epoch"), seen["changing"].is_string()), (epoch, true), "{seen}");
+        let again = api.post("/v1/members", json!({"url": url})).await;
+        again.problem(409, "change_in_progress");
+        settled(&api).await;
+    }
+    all_vote(&one, 5).await;
+    all_vote(&two, 5).await;
+    assert_eq!(api.metric("quorate_member_list_mismatch").await, 0.0);
+    let lease = api.acquire("five", json!({})).await.ok();
+    assert_eq!(number(&lease["nodes"], "total"), 5);
+    let answer = api.delete("/v1/members/n5").await.ok();
+    assert_eq!(answer["members"].as_array().map(Vec::len), Some(4));
+    settled(&api).await;
+    api.delete(&format!("/v1/members/redis%3A%2F%2F127.0.0.1%3A{}", more.nodes[0].port())).await.ok();
+    settled(&api).await;
+    all_vote(&two, 3).await;
+    assert!(api.metric("quorate_membership_epoch").await >= 9.0);
+    load.end().await;
+    let log = one.log();
+    assert!(log.contains("membership changed by command") && log.contains("add redis://"), "{log}");
+}
+
+#[tokio::test]
+async fn three_members_that_are_closed_before_their_restart_vote_again_within_seconds() {
+    let mut cluster = Cluster::with(3, &RedisOptions { persistent: true, ..RedisOptions::default() }, &[]);
+    // A quarantine would take five minutes.
+    let server = cluster.server(&["--max-ttl", "300s"]).await;
+    let api = server.api();
+    api.acquire("long", json!({"ttl_ms": 300_000})).await.ok();
+    let load = Load::start(server.api());
+    let began = Instant::now();
+    for i in 0..3 {
+        api.post(&format!("/v1/members/n{}/close", i + 1), json!({})).await.ok();
+        let next = format!("/v1/members/n{}/close", (i + 1) % 3 + 1);
+        api.post(&next, json!({})).await.problem(409, "unsafe_change");
+        cluster.nodes[i].restart();
+        let back = Instant::now();
+        all_vote(&server, 3).await;
+        println!("n{} votes {:?} after it answered", i + 1, back.elapsed());
+    }
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    load.end().await;
+    api.acquire("long", json!({})).await.problem(409, "lock_held");
+}
+
+/// What an old copy of its data says has been used up.
+#[tokio::test]
+async fn a_closed_marker_lets_a_member_back_once() {
+    let mut cluster = Cluster::with(3, &RedisOptions { persistent: true, ..RedisOptions::default() }, &[]);
+    let server = cluster.server(&MAX_TTL).await;
+    let api = server.api();
+    api.acquire("class", json!({"ttl_ms": 2_000})).await.ok();
+    api.post("/v1/members/n2/close", json!({})).await.ok();
+    let closed: String = cluster.nodes[1].command(&["GET", "quorate:member"]);
+    assert!(closed.starts_with("2 closed "), "{closed}");
+    cluster.nodes[1].restart();
+    all_vote(&server, 3).await;
+    let copied = Instant::now();
+    cluster.nodes[1].command::<()>(&["SET", "quorate:member", &closed]);
+    cluster.nodes[1].restart();
+    eventually("it is not trusted", || async {
+        let node = api.get("/v1/nodes").await.ok()["nodes"][1].clone();
+        node["state"] == "quarantined"
+    })
+    .await;
+    all_vote(&server, 3).await;
+    assert!(copied.elapsed() > Duration::from_secs(2), "{:?}", copied.elapsed());
+}
+
+#[tokio::test]
+async fn a_member_is_replaced_and_a_deployment_retired_from_the_command_line() {
+    let cluster = Cluster::with(3, &RedisOptions::default(), &[]);
+    let other = Cluster::blank(1, &RedisOptions::default());
+    let urls = [cluster.urls(), other.urls()].concat();
+    let server = Server::start(&ServerOptions::over(urls.clone()).with(&MAX_TTL)).ready().await;
+    let run = |arguments: &[&str]| {
+        let output = quorate().arg("members").args(arguments).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let url = format!("http://{}", server.api().address());
+    let at_server = ["--server", &url];
+    server.api().acquire("class", json!({"ttl_ms": 2_000})).await.ok();
+    let (done, text) = run(&[&["replace", "n3", &urls[3]], &at_server[..]].concat());
+    assert!(done && text.contains("\"epoch\":2"), "{text}");
+    let (done, text) = run(&[&["remove", "n1"], &at_server[..]].concat());
+    assert!(!done && text.contains("under way"), "{text}");
+    all_vote(&server, 3).await;
+    let (done, text) = run(&at_server);
+    assert!(done && text.contains(&other.nodes[0].port().to_string()), "{text}");
+    assert!(!text.contains(&cluster.nodes[2].port().to_string()), "{text}");
+    // The one that was replaced lives on, and is named.
+    let node = server.api().get("/v1/nodes").await.ok()["nodes"][2].clone();
+    assert_eq!(node["state"], "refused", "{node}");
+    assert!(node["reason"].as_str().is_some_and(|why| why.contains("replaced")), "{node}");
+
+    let at_nodes: Vec<&str> = urls.iter().flat_map(|url| ["--redis", url]).collect();
+    let (done, text) = run(&[&["retire"], &at_server[..]].concat());
+    assert!(!done && text.contains("--redis"), "{text}");
+    let (done, text) = run(&[&["retire"], &at_nodes[..]].concat());
+    assert!(done, "{text}");
+    eventually("nothing is granted any more", || async {
+        server.api().acquire("moved", json!({"ttl_ms": 100})).await.status == 503
+    })
+    .await;
+}
