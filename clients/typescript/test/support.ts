@@ -58,6 +58,11 @@ export class Server {
   }
 }
 
+const deployments = new Set<Deployment>();
+// Also where a test takes too long, and the runner ends this process.
+for (const signal of ["SIGTERM", "SIGINT"]) process.once(signal, () => process.exit(1));
+process.once("exit", () => deployments.forEach((deployment) => deployment.end()));
+
 /** Three nodes, and the servers over them. */
 export class Deployment {
   readonly directory = mkdtempSync(join(tmpdir(), "qts-"));
@@ -67,6 +72,7 @@ export class Deployment {
 
   static async start(servers: number): Promise<Deployment> {
     const deployment = new Deployment();
+    deployments.add(deployment);
     for (const number of [0, 1, 2]) {
       const home = join(deployment.directory, `node-${number}`);
       mkdirSync(home);
@@ -94,6 +100,7 @@ export class Deployment {
   }
 
   end(): void {
+    if (!deployments.delete(this)) return;
     for (const process of [...this.nodes, ...this.servers.map((server) => server.process)]) process.kill("SIGKILL");
     rmSync(this.directory, { recursive: true, force: true, maxRetries: 5 });
   }
