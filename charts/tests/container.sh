@@ -114,7 +114,7 @@ fi
 echo "-- the image"
 started=$(date +%s)
 bud bud --isolation chroot --network host --pull-never --format docker --layers \
-    --build-arg PROFILE=no --build-arg CERTIFICATES_IMAGE=docker.io/library/rust:1.95.0-bookworm \
+    --build-arg CERTIFICATES_IMAGE=docker.io/library/rust:1.95.0-bookworm \
     -f "$root/Dockerfile" -t quorate:test "$root" > "$work/build.log" 2>&1 ||
     fail "the Dockerfile does not build: $(tail -n 25 "$work/build.log")"
 echo "   built in $(($(date +%s) - started)) s"

@@ -8,7 +8,7 @@
 #
 #   tests/install/run.sh [PART…]      all of them unless named
 #
-# Takes what is in target/dist; if that is of another commit, `scripts/release --host --no-profile` makes it first.
+# Takes what is in target/dist; if that is of another commit, `scripts/release --host` makes it first.
 # Needs root. QUORATE_KEEP=1 leaves the roots behind.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -82,7 +82,7 @@ starts() { # starts WHAT COMMAND…: COMMAND is a server, and curl gets a lock f
 # --- Parts -------------------------------------------------------------------------------------
 
 need_release() {
-  [[ $(cat "$dist/COMMIT" 2>/dev/null) = $(git rev-parse HEAD) ]] || scripts/release "$version" --host --no-profile
+  [[ $(cat "$dist/COMMIT" 2>/dev/null) = $(git rev-parse HEAD) ]] || scripts/release "$version" --host
 }
 
 archive() {
