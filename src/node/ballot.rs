@@ -28,24 +28,12 @@ struct State {
     /// How many answers more must come until the waker is told.
     missing: usize,
     waker: Option<Waker>,
-    stage: Stage,
-}
-
-/// How far a round is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Nobody has answered.
-    Asked,
-    /// Somebody has, and more answers are waited for.
-    Answered,
-    /// None is waited for any more.
-    Over,
 }
 
 impl Ballot {
     /// A round of which the first `enough` answers decide nothing until all of them are there.
     pub fn new(enough: usize) -> Self {
-        let state = State { arrived: SmallVec::new(), missing: enough, waker: None, stage: Stage::Asked };
+        let state = State { arrived: SmallVec::new(), missing: enough, waker: None };
         Self { shared: Arc::new(Mutex::new(state)), pending: 0 }
     }
 
@@ -76,17 +64,6 @@ impl Ballot {
         self.pending
     }
 
-    /// Node `i` was not asked after all.
-    pub fn forget(&mut self, i: usize) {
-        self.pending &= !(1 << i);
-        self.shared.lock().arrived.retain(|(place, _)| usize::from(*place) != i);
-    }
-
-    /// Whether an answer is there.
-    pub fn has_next(&self) -> bool {
-        !self.shared.lock().arrived.is_empty()
-    }
-
     /// The next answer, whichever node gives it; `None` when all were taken.
     pub async fn next(&mut self) -> Option<(usize, Vote)> {
         if self.pending == 0 {
@@ -112,12 +89,6 @@ impl Ballot {
     }
 }
 
-impl Drop for Ballot {
-    fn drop(&mut self) {
-        self.shared.lock().stage = Stage::Over;
-    }
-}
-
 /// Where one node's answer goes.
 pub struct Seat {
     shared: Arc<Mutex<State>>,
@@ -125,17 +96,9 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// How far the round is.
-    pub(super) fn stage(&self) -> Stage {
-        self.shared.lock().stage
-    }
-
     /// Answers.
     pub fn take(self, vote: Vote) {
         let mut state = self.shared.lock();
-        if state.stage == Stage::Asked {
-            state.stage = Stage::Answered;
-        }
         state.arrived.push((self.place, vote));
         state.missing = state.missing.saturating_sub(1);
         if state.missing == 0

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::line::Line;
 use super::{Answer, Command, NodeError, Script, Settle, Value};
 use crate::domain::{
     Ask, Entry, Holding, Keys, LeaseHandle, LeaseId, Renewal, Scope, Survey, Token, Version,
@@ -60,27 +61,6 @@ impl Bounds {
 fn slot_list(scope: &Scope, slots: &[u32]) -> String {
     let slots = if scope.is_slots() { slots } else { &[] };
     slots.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
-}
-
-/// The line of a lease in a record, as record.lua documents it.
-struct Line<'a> {
-    lease: &'a LeaseId,
-    ends_ms: u64,
-    mark: &'a str,
-    token: u64,
-    ttl_ms: u64,
-    version: Version,
-    request: &'a str,
-    params: &'a str,
-    data: &'a str,
-}
-
-impl Line<'_> {
-    fn text(&self) -> String {
-        let Self { ends_ms, mark, token, ttl_ms, version, request, params, data, .. } = self;
-        let (lease, version) = (self.lease.expose(), version.get());
-        format!("{lease} {ends_ms:013} {mark} x {token:016} {ttl_ms} 0 0 {version} {request} {params} {data}")
-    }
 }
 
 /// An acquire of lease.lua.

@@ -11,11 +11,11 @@ pub mod clock_watch;
 mod complaints;
 pub mod electorate;
 pub mod embedded;
+mod line;
 pub mod marker;
 pub mod member;
 mod metrics;
 pub mod redis;
-pub mod reserve;
 pub mod scripts;
 mod words;
 

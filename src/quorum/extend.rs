@@ -7,11 +7,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::rounds::{Copy, ExtendRound};
 use super::tally::{Count, Verdict};
 use super::{Engine, Ride};
 use crate::domain::{LeaseHandle, LeaseId, Nodes, Renewal, Scope, Version, drift_ms};
 use crate::node::Command;
-use crate::node::ballot::{Ballot, Vote};
+use crate::node::ballot::Ballot;
 use crate::node::calls::{self, Extended};
 
 /// How long a reader waits at most for what it has read to reach a quorum.
@@ -73,7 +74,7 @@ impl Engine {
         let LeaseHandle { id, token } = &handle;
         let command = calls::extend(scope, id, Some(*token), renewal, data, joins);
         let started = self.clock.now();
-        let mut votes = self.poll(&Arc::new(command)).await;
+        let (mut votes, ballot) = self.poll(&Arc::new(command)).await;
         // Who says no says that it does not hold this lease, and not that it holds another.
         let nodes = Nodes { held: 0, ..votes.count.nodes() };
         // How long it lives is known only now. Nobody is told before that is recorded.
@@ -94,7 +95,7 @@ impl Engine {
                 let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
                 let valid_until = started + Duration::from_millis(left);
                 if valid_until > self.clock.now() {
-                    self.heal(scope, handle, &stored, valid_until, votes);
+                    self.heal(scope, handle, &stored, valid_until, votes, ballot);
                     return Extension::Extended { stored, valid_until, nodes };
                 }
                 if renewal == Renewal::Keep {
@@ -118,27 +119,15 @@ impl Engine {
     }
 
     /// Sends an extension to all nodes, also to those in quarantine, and counts until the verdict.
-    pub(super) async fn poll(self: &Arc<Self>, command: &Arc<Command>) -> ExtendVotes {
-        let mut votes = ExtendVotes {
-            count: Count::new(self.total()),
-            stored: None,
-            copies: SmallVec::new(),
-            lost: SmallVec::new(),
-            quarantined: 0,
-            ballot: self.ballot(),
-        };
-        let now = self.clock.now();
+    pub(super) async fn poll(self: &Arc<Self>, command: &Arc<Command>) -> (ExtendRound, Ballot) {
+        let (mut round, mut ballot, now) = (ExtendRound::new(self.total()), self.ballot(), self.clock.now());
         for (i, member) in self.seats() {
-            if !member.vote_or_copy(command, now, Some(votes.ballot.seat(i))) {
-                votes.quarantined |= 1 << i;
-                votes.count.failed += 1;
+            if !member.vote_or_copy(command, now, Some(ballot.seat(i))) {
+                round.does_not_count(i);
             }
         }
-        while votes.count.extension_verdict() == Verdict::Open {
-            let Some((i, answer)) = votes.ballot.next().await else { break };
-            votes.take(i, answer);
-        }
-        votes
+        self.drive_all(&mut round, &mut ballot).await;
+        (round, ballot)
     }
 
     /// Gives the lease back to nodes that said they lost it, the latest data to those that have
@@ -149,9 +138,10 @@ impl Engine {
         handle: LeaseHandle,
         stored: &Extended,
         valid_until: Instant,
-        votes: ExtendVotes,
+        votes: ExtendRound,
+        ballot: Ballot,
     ) {
-        let ExtendVotes { lost, ballot, copies, .. } = votes;
+        let ExtendRound { lost, copies, .. } = votes;
         let is_behind = {
             let (version, joined) = (stored.version, stored.joined);
             move |copy: Copy| copy.version < version || joined && !copy.joined
@@ -202,61 +192,6 @@ impl Engine {
         let command = Arc::new(calls::update(scope, lease, None, version, data));
         // Where one node is full and another hangs, nobody waits for long.
         let _ = tokio::time::timeout(SETTLE_PATIENCE, self.poll(&command)).await;
-    }
-}
-
-/// What may be missing at a node that holds the lease.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Copy {
-    version: Version,
-    joined: bool,
-}
-
-impl Copy {
-    fn of(extended: &Extended) -> Self {
-        Self { version: extended.version, joined: extended.joined }
-    }
-}
-
-/// Votes of an extension so far.
-pub(super) struct ExtendVotes {
-    pub(super) count: Count,
-    /// What the node with the least remaining time stores, with the latest data of all.
-    stored: Option<Extended>,
-    /// Of each node that holds it.
-    copies: SmallVec<[(usize, Copy); 5]>,
-    /// Nodes that do not hold it, and their clocks when they said so.
-    lost: SmallVec<[(usize, u64); 5]>,
-    /// One bit a node that is in quarantine: it counts as one that failed, whatever it says.
-    quarantined: u64,
-    /// Votes still out.
-    ballot: Ballot,
-}
-
-impl ExtendVotes {
-    fn take(&mut self, i: usize, answer: Vote) {
-        let node_ms = answer.as_ref().map_or(0, |answer| answer.node_ms);
-        let counts = self.quarantined & (1 << i) == 0;
-        match answer.and_then(Extended::read) {
-            Ok(Some(_)) if !counts => {}
-            Ok(Some(mut extended)) => {
-                self.count.yes += 1;
-                self.copies.push((i, Copy::of(&extended)));
-                if let Some(stored) = self.stored.take() {
-                    let (version, joined) =
-                        (stored.version.max(extended.version), stored.joined || extended.joined);
-                    let data = if stored.version == version { &stored } else { &extended }.data.clone();
-                    let terms = if stored.remaining_ms < extended.remaining_ms { stored } else { extended };
-                    extended = Extended { version, joined, data, ..terms };
-                }
-                self.stored = Some(extended);
-            }
-            Ok(None) => {
-                self.count.no += usize::from(counts);
-                self.lost.push((i, node_ms));
-            }
-            Err(_) => self.count.failed += usize::from(counts),
-        }
     }
 }
 
@@ -312,16 +247,17 @@ mod tests {
         for script in [Script::Acquire, Script::Extend] {
             let [api, _] = quarantined().await;
             let left_ms = || api.engine.nodes()[1].voting_in_ms.unwrap_or(u64::MAX);
-            while left_ms() > 2_000 {
+            let votes = || api.engine.tally().granted == 3;
+            while left_ms() > 2_000 && !votes() {
                 tokio::time::sleep(SECOND / 10).await;
             }
             let held = if script == Script::Extend { Some(api.acquire().await) } else { None };
-            while left_ms() > 200 {
+            while left_ms() > 200 && !votes() {
                 tokio::time::sleep(SECOND / 10).await;
             }
             api.nodes[0].hang_with(script);
             let go_on = async {
-                while api.engine.tally().granted < 3 {
+                while !votes() {
                     tokio::time::sleep(SECOND / 100).await;
                 }
                 api.nodes[0].go_on();

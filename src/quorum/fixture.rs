@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -11,7 +12,6 @@ use super::{Engine, EngineOptions, Extension, Order, Round};
 use crate::clock::Clock;
 use crate::domain::{Ask, Keys, LeaseHandle, Name, Renewal, Scope};
 use crate::node::embedded::EmbeddedNode;
-use crate::node::reserve::LOOK;
 use crate::node::{BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, Script};
 
 /// The wall clock goes with the time that the test has paused.
@@ -30,6 +30,9 @@ impl Clock for Paused {
         rand::random_range(0..bound.max(1))
     }
 }
+
+/// In which what was sent is done.
+const TICK: Duration = Duration::from_millis(2);
 
 /// Which calls a node does not get to.
 #[derive(Clone, Copy)]
@@ -185,7 +188,7 @@ impl Api {
         engine.initialize().await.unwrap();
         engine.start();
         while engine.spares.bits() == 0 {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(TICK).await;
         }
         // Rounds of these tests begin with the right to grant.
         assert!(engine.gain_right(30_000).await);
@@ -243,7 +246,7 @@ impl Api {
     pub(crate) async fn extend(&self, lease: LeaseHandle) {
         let extension = self.engine.extend(&self.scope, lease, Renewal::Own, None, false).await;
         assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(TICK).await;
     }
 
     /// Which nodes hold the lease.

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::Engine;
-use super::tally::{self, Count, Verdict, quorum_of};
+use super::rounds::IssueRound;
+use super::tally::Count;
 use crate::domain::{Nodes, Token};
 use crate::node::calls;
 
@@ -39,38 +38,13 @@ impl Engine {
             let proposed = self.propose(self.clock.now()).max(least);
             let command = Arc::new(calls::issue(&self.bounds, key, proposed));
             let mut ballot = self.vote(&command);
-            let mut count = Count::new(self.total());
-            let mut issued: SmallVec<[u64; 5]> = SmallVec::new();
-            let mut until = None;
-            loop {
-                // Where those of a quorum disagree, another answer may still settle it, unless that takes long.
-                if issued.len() >= quorum_of(self.total()) {
-                    until.get_or_insert_with(|| self.clock.now() + self.tie_patience());
-                }
-                let next = match until {
-                    Some(until) => tokio::time::timeout_at(until, ballot.next()).await.ok().flatten(),
-                    None => ballot.next().await,
-                };
-                let Some((_, answer)) = next else { break };
-                match answer.and_then(|answer| calls::read_issued(&answer)) {
-                    Ok(token) => {
-                        count.yes += 1;
-                        issued.push(token);
-                    }
-                    Err(_) => count.failed += 1,
-                }
-                if count.verdict() == Verdict::NoQuorum {
-                    break;
-                }
-                if let (token, true) = tally::token_of(&issued, self.total()) {
-                    return Token::new(token).map_err(|_| count.nodes());
-                }
+            let mut issue = IssueRound::new(self.total());
+            self.drive_all(&mut issue, &mut ballot).await;
+            nodes = issue.count.nodes();
+            if let Some(token) = issue.token() {
+                return Token::new(token).map_err(|_| nodes);
             }
-            nodes = count.nodes();
-            if issued.len() < quorum_of(self.total()) {
-                return Err(nodes);
-            }
-            least = issued.iter().copied().max().unwrap_or(0) + 1;
+            least = issue.greatest().ok_or(nodes)? + 1;
             tokio::time::sleep(Duration::from_micros(self.clock.random_below(500 << round.min(6)))).await;
         }
         Err(nodes)

@@ -6,18 +6,23 @@
 //! with fencing tokens raised to a quorum, ordered undo, healing and quarantine.
 //!
 //! Here is what its rounds share; each kind of round has a file: `grant`, `extend`, `release`, `read`,
-//! `list`, `issue`. What the votes of one mean is in [`tally`], who waits for news of a key in [`hub`].
+//! `list`, `issue`. What a round makes of its votes is a state machine without I/O in `rounds`, fed by the one
+//! loop in `drive`. How votes are counted is in [`tally`], who waits for news of a key in [`hub`].
 
+mod drive;
 mod extend;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod grant;
+mod guard;
 pub mod hub;
 mod issue;
 mod list;
 pub mod membership;
 mod read;
 mod release;
+mod ride;
+mod rounds;
 mod spares;
 mod start;
 pub mod tally;
@@ -32,9 +37,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use self::extend::Extension;
-pub use self::grant::{Grant, Order, Refusal, Round, Won};
+pub use self::grant::{Order, Refusal, Round, Won};
+pub use self::guard::Grant;
 use self::hub::Hub;
 use self::membership::Rights;
+use self::ride::Ride;
 use self::spares::Spares;
 pub use self::start::{InitError, InitReport, StartError};
 use self::tally::{Count, quorum_of};
@@ -44,16 +51,10 @@ use crate::node::ballot::{Ballot, Vote};
 use crate::node::board::Board;
 use crate::node::calls::{self, Bounds};
 use crate::node::clock_watch::ClockWatch;
-use crate::node::electorate::{Electorate, Electors};
+use crate::node::electorate::Electorate;
 use crate::node::member::Member;
 pub use crate::node::member::NodeView;
 use crate::node::{Command, Node};
-
-/// How long the last votes are waited for where they tell a tie from a lease that is held.
-const TIE_PATIENCE_MIN: Duration = Duration::from_millis(2);
-const TIE_PATIENCE_MAX: Duration = Duration::from_millis(50);
-/// Under load one node answers that much later than another.
-const STALL_PATIENCE_MIN: Duration = Duration::from_millis(10);
 
 /// Settings of an engine.
 #[derive(Debug, Clone)]
@@ -76,41 +77,6 @@ impl Default for EngineOptions {
             clock_bound_ms: 60_000,
             key_prefix: "quorate".to_owned(),
         }
-    }
-}
-
-/// How long, and how often, a request is repeated while the membership changes.
-const RIDE_MAX: Duration = Duration::from_secs(2);
-const REPEATS_MAX: u32 = 8;
-
-/// A request during which the membership may change. That costs it another round, not its answer.
-struct Ride<'a> {
-    engine: &'a Engine,
-    electors: Electors,
-    until: Instant,
-    repeats_left: u32,
-}
-
-impl Ride<'_> {
-    /// Whether a round that failed is to be repeated, once it may be.
-    async fn again(&mut self) -> bool {
-        let engine = self.engine;
-        let is_moving = || engine.members.iter().any(|member| member.is_moving());
-        if engine.electorate.is_still(&self.electors) && !is_moving() || engine.clock.now() >= self.until {
-            return false;
-        }
-        let Some(left) = self.repeats_left.checked_sub(1) else { return false };
-        self.repeats_left = left;
-        while is_moving() && engine.clock.now() < self.until {
-            let _ = tokio::time::timeout(Duration::from_millis(5), engine.changed.notified()).await;
-        }
-        self.electors = engine.electorate.now();
-        true
-    }
-
-    /// Whether the votes since this began are of one membership.
-    fn is_still(&self) -> bool {
-        self.engine.electorate.is_still(&self.electors)
     }
 }
 
@@ -173,7 +139,7 @@ impl Engine {
             })
             .collect();
         let hub = Hub::new(members.clone());
-        let spares = Arc::new(Spares::of(members.clone(), Arc::clone(&clock)));
+        let spares = Spares::new(members.clone(), Arc::clone(&clock));
         Arc::new(Self {
             members,
             server: clock.random_bits() as u64 >> 16,
@@ -196,7 +162,7 @@ impl Engine {
         })
     }
 
-    /// Spawns the keepers, one a node, and who looks after the spares. They run until the runtime ends.
+    /// Spawns the keepers, one a node, and the task that sends copies. They run until the runtime ends.
     pub fn start(self: &Arc<Self>) {
         for member in &self.members {
             let (spares, changed) = (Arc::clone(&self.spares), Arc::clone(&self.changed));
@@ -206,7 +172,7 @@ impl Engine {
                 changed.notify_waiters();
             }));
         }
-        tokio::spawn(Arc::clone(&self.spares).look_after());
+        tokio::spawn(Arc::clone(&self.spares).send_copies());
         tokio::spawn(Arc::clone(self).keep_membership());
     }
 
@@ -244,12 +210,6 @@ impl Engine {
     fn seats(&self) -> impl Iterator<Item = (usize, &Arc<Member>)> {
         let members = self.electorate.now().members;
         self.members.iter().enumerate().filter(move |(i, _)| members & (1 << i) != 0)
-    }
-
-    /// Begins what may have to be repeated since the membership changed meanwhile.
-    fn ride(&self) -> Ride<'_> {
-        let (electors, until) = (self.electorate.now(), self.clock.now() + RIDE_MAX);
-        Ride { engine: self, electors, until, repeats_left: REPEATS_MAX }
     }
 
     /// How many make a quorum.
@@ -410,17 +370,6 @@ impl Engine {
             member.tell(&command, now, None);
         }
         self.hub.ring(channels);
-    }
-
-    /// How long more answers are waited for where those of a quorum disagree: they are about to be in,
-    /// and nobody waits longer than that for a node that hangs.
-    fn tie_patience(&self) -> Duration {
-        (2 * self.round_trip()).clamp(TIE_PATIENCE_MIN, TIE_PATIENCE_MAX)
-    }
-
-    /// How long a node is waited for that decides between contenders: longer, since both lose without it.
-    fn stall_patience(&self) -> Duration {
-        self.tie_patience().max(STALL_PATIENCE_MIN)
     }
 }
 

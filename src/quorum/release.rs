@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::tally::{Count, Verdict, quorum_of};
+use super::rounds::{BarRound, ReleaseRound};
+use super::tally::{Verdict, quorum_of};
 use crate::domain::{LeaseId, Nodes, Scope};
 use crate::node::ballot::{Ballot, Seat};
-use crate::node::calls::{self, Reason, Released};
+use crate::node::calls::{self, Reason};
 use crate::node::{Command, Settle};
 
 /// Nodes that were not sent an acquire, in a bit set. They are told of its release all the same unless it is
@@ -41,60 +42,24 @@ impl Engine {
         let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
         let channels = scope.channels();
         let command = Arc::new(calls::release(scope, lease, reason, settle));
-        // Where its acquire was kept back it never was.
-        let mut unsent = Unsent { engine: self, command: &command, nodes: self.withdraw(lease) };
-        let mut free = unsent.nodes.count_ones() as usize;
+        // Where its acquire was not sent it never was.
+        let mut unsent = Unsent { engine: self, command: &command, nodes: self.spares.withdraw(lease) };
+        let free = unsent.nodes.count_ones() as usize;
+        let mut round = ReleaseRound::new(self.total(), free, self.hub.is_listened(channels));
         let mut ballot = self.tell(&command, unsent.nodes);
-        let (mut count, quorum) = (Count::new(self.total()), quorum_of(self.total()));
-        // Those who wait here shall be told of a quorum, unless that takes long.
-        let mut patience =
-            (free > 0 && self.hub.is_listened(channels)).then(|| self.clock.now() + self.tie_patience());
-        let outcome = loop {
-            let is_enough = count.yes + count.no >= quorum;
-            if is_enough {
-                // A copy that came later than the others, as a spare's does, is over later. So where nodes
-                // disagree, the others shall say what a quorum has, unless that takes long, too.
-                let is_open = count.yes > 0 && count.no > 0 && count.yes < quorum;
-                if !is_open || count.yes + count.pending() < quorum {
-                    break Ok(());
-                }
-                patience.get_or_insert_with(|| self.clock.now() + self.tie_patience());
-            }
-            let is_free = is_enough || count.yes + free >= quorum;
-            let next = match patience {
-                _ if !is_free => ballot.next().await,
-                None => break Ok(()),
-                Some(until) => tokio::time::timeout_at(until, ballot.next()).await.unwrap_or(None),
-            };
-            match next {
-                Some((_, Ok(answer))) => {
-                    let released = Released::read(&answer);
-                    *(if released.held { &mut count.yes } else { &mut count.no }) += 1;
-                    // Another server had to do with it: what the others hold, only they can tell.
-                    if released.extended || !released.held {
-                        free = 0;
-                        let nodes = std::mem::take(&mut unsent.nodes);
-                        self.tell_these(&command, nodes, |i| Some(ballot.seat(i)));
-                    }
-                }
-                Some((_, Err(_))) => {
-                    count.failed += 1;
-                    if count.verdict() == Verdict::NoQuorum {
-                        break Err(count.nodes());
-                    }
-                }
-                None if is_free => break Ok(()),
-                None => break Err(count.nodes()),
-            }
-        };
-        if outcome.is_ok() {
+        self.drive(&mut round, &mut ballot, |ballot| {
+            let nodes = std::mem::take(&mut unsent.nodes);
+            self.tell_these(&command, nodes, |i| Some(ballot.seat(i)));
+        })
+        .await;
+        if round.is_free() {
             // An extension that was carried is known to one at least of so many that held it.
             unsent.nodes = 0;
         }
-        if count.yes > 0 {
+        if round.count.yes > 0 {
             self.hub.ring(channels);
         }
-        outcome.map(|()| count.yes > 0 && count.yes + count.pending() + count.failed >= quorum)
+        if round.is_free() { Ok(round.was_held()) } else { Err(round.count.nodes()) }
     }
 
     /// Takes away what the nodes were seen to hold of a lease, unless it has a quorum by now: its acquire
@@ -107,26 +72,13 @@ impl Engine {
         let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
         let command = calls::release(scope, lease, Reason::Bar, settle);
         let mut ballot = self.tell(&Arc::new(command), 0);
-        let mut count = Count::new(self.total());
-        while count.extension_verdict() == Verdict::Open {
-            match ballot.next().await {
-                Some((_, Ok(answer))) if Released::read(&answer).stays => count.yes += 1,
-                Some((_, Ok(_))) => count.no += 1,
-                Some((_, Err(_))) => count.failed += 1,
-                None => break,
-            }
-        }
-        match count.extension_verdict() {
+        let mut bar = BarRound::new(self.total());
+        self.drive_all(&mut bar, &mut ballot).await;
+        match bar.count.extension_verdict() {
             Verdict::Carried => Ok(()),
             Verdict::Rejected => self.release(scope, lease).await.map(drop),
-            Verdict::NoQuorum | Verdict::Open => Err(count.nodes()),
+            Verdict::NoQuorum | Verdict::Open => Err(bar.count.nodes()),
         }
-    }
-
-    /// Has no node asked for this lease any more that was not yet: one bit each.
-    fn withdraw(&self, lease: &LeaseId) -> u64 {
-        let members = self.members.iter().enumerate();
-        members.fold(0, |bits, (i, member)| bits | u64::from(member.withdraw(lease)) << i)
     }
 
     /// Releases without waiting, on the nodes in the bit set; what a node does not confirm is
@@ -141,7 +93,7 @@ impl Engine {
     ) {
         let settle = Settle::new(ttl_ms, true, self.clock.now());
         let command = Arc::new(calls::release(scope, lease, reason, settle));
-        self.withdraw(lease);
+        self.spares.withdraw(lease);
         if reason == Reason::Lost || !self.hub.is_listened(scope.channels()) {
             return self.tell_these(&command, nodes, |_| None);
         }

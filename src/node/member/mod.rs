@@ -27,10 +27,9 @@ use super::clock_watch::{ClockWatch, Sight};
 use super::complaints::Complaints;
 use super::electorate::Electorate;
 use super::metrics::{NODE_OUTCOMES, NodeMetrics, NodeState, node_outcome};
-use super::reserve::{Kept, Look, Reserve};
 use super::{Call, Command, Marker, Node, NodeError, ReplyTo, ReplyWatcher, Script};
 use crate::clock::Clock;
-use crate::domain::{Keys, LeaseId};
+use crate::domain::Keys;
 use crate::telemetry::Undo;
 use crate::telemetry::trace::VoteSpan;
 
@@ -57,10 +56,6 @@ pub struct Member {
     /// Calls not answered yet, and debts.
     unsettled: AtomicUsize,
     debts: Mutex<Debts>,
-    /// Acquires that it is not sent yet.
-    reserve: Reserve,
-    /// It was told of a release before the acquire came.
-    overtaken: AtomicBool,
     clocks: Arc<ClockWatch>,
     /// Its clock stepped, and it has not voted since. What it answered before it was told apart counts
     /// no more than what told of the step.
@@ -107,8 +102,6 @@ impl Member {
             failed: AtomicBool::new(false),
             unsettled: AtomicUsize::new(0),
             debts: Mutex::default(),
-            reserve: Reserve::default(),
-            overtaken: AtomicBool::new(false),
             clocks,
             stepped: AtomicBool::new(false),
             first_seen,
@@ -164,17 +157,12 @@ impl Member {
 
     /// Asks for a vote, now. Sent before this returns, or not at all.
     pub fn vote(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
-        // In quarantine it is sent nothing of this that would have to go behind what is kept back.
-        if !self.reserve.is_empty() && self.is_voting() {
-            self.send_kept(now);
-        }
         self.cast(command, now, to, self.trace(command), false);
     }
 
     /// The same, but has a node in quarantine do what those do that vote, so that it has what they have once
     /// it votes again. Then this is false, and nobody may count its answer.
     pub fn vote_or_copy(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) -> bool {
-        self.send_kept(now);
         self.cast(command, now, to, self.trace(command), true)
     }
 
@@ -218,65 +206,6 @@ impl Member {
         true
     }
 
-    /// Asks for a vote on the acquire of `lease` once that is of use, and never where it is
-    /// [withdrawn](Member::withdraw) before; ahead of all that is asked afterwards but releases. Without a
-    /// seat it may be [a copy](Member::vote_or_copy). True where somebody has to
-    /// [look](Member::look_after_kept) again now.
-    pub fn vote_if_of_use(
-        self: &Arc<Self>,
-        lease: LeaseId,
-        command: &Arc<Command>,
-        now: Instant,
-        to: Option<Seat>,
-    ) -> bool {
-        self.unsettled.fetch_add(1, Ordering::Relaxed);
-        self.reserve.keep(lease, command, now, to, || self.trace(command)).unwrap_or_else(|to| {
-            self.send_kept(now);
-            let or_copy = to.is_none();
-            self.cast(command, now, to, self.trace(command), or_copy);
-            self.unsettled.fetch_sub(1, Ordering::Release);
-            false
-        })
-    }
-
-    /// The acquire of this lease is of no use any more. True where the node was not sent it, and votes.
-    pub fn withdraw(&self, lease: &LeaseId) -> bool {
-        let Some(kept) = self.reserve.withdraw(lease) else { return false };
-        let votes = kept.seat.is_some();
-        kept.withdraw();
-        self.unsettled.fetch_sub(1, Ordering::Release);
-        votes
-    }
-
-    /// The acquire of this lease is of use now.
-    pub fn hurry(self: &Arc<Self>, lease: &LeaseId, now: Instant) {
-        self.reserve.send_to(lease, |kept| self.cast_kept(kept, now));
-    }
-
-    /// Sends the acquires that are of use by now, of those that are kept back.
-    pub fn look_after_kept(self: &Arc<Self>, now: Instant) -> Look {
-        self.reserve.look(now, |kept| self.cast_kept(kept, now))
-    }
-
-    /// Whether some acquire came later than the release of its lease, since this was asked the last time.
-    pub fn was_overtaken(&self) -> bool {
-        self.overtaken.swap(false, Ordering::Relaxed)
-    }
-
-    fn send_kept(self: &Arc<Self>, now: Instant) {
-        self.reserve.send_all(|kept| self.cast_kept(kept, now));
-    }
-
-    fn cast_kept(self: &Arc<Self>, kept: Kept, now: Instant) {
-        if kept.is_stale(now) {
-            kept.withdraw();
-        } else {
-            let or_copy = kept.seat.is_none();
-            self.cast(&kept.command, now, kept.seat, kept.span, or_copy);
-        }
-        self.unsettled.fetch_sub(1, Ordering::Release);
-    }
-
     /// Asks for a vote, and waits for it.
     ///
     /// # Errors
@@ -305,9 +234,6 @@ impl Member {
                 }
                 return abstain(to, why);
             }
-        }
-        if command.script != Script::Release {
-            self.send_kept(now);
         }
         self.forward(command, None, now, to, self.trace(command));
     }
@@ -418,7 +344,6 @@ impl ReplyWatcher for Member {
                         self.doubt(MOVED);
                     }
                     NodeError::ClockAhead => self.refused_token.store(true, Ordering::Relaxed),
-                    NodeError::Undone => self.overtaken.store(true, Ordering::Relaxed),
                     _ => {}
                 }
                 self.complain(command, why, now);
