@@ -41,6 +41,7 @@ impl Member {
     pub async fn probe(self: &Arc<Self>, running: bool) {
         /// A text is written, another one follows it, and then the node is seen to have it.
         const WRITES_MAX: usize = 2;
+        let _one_at_a_time = self.looking.lock().await;
         for _ in 0..=WRITES_MAX {
             // What fails from here on speaks against this probe's result.
             self.failed.store(false, Ordering::Release);

@@ -51,6 +51,8 @@ pub struct Member {
     hindrance: ArcSwapOption<String>,
     /// It refused a token of this server's for being too far ahead, and has not been seen to agree since.
     refused_token: AtomicBool,
+    /// One look after the other: of two at once the first may be heard last, as if the node had gone back.
+    looking: tokio::sync::Mutex<()>,
     /// The node failed a call since the last probe.
     failed: AtomicBool,
     /// Calls not answered yet, and debts.
@@ -99,6 +101,7 @@ impl Member {
             trouble: ArcSwapOption::empty(),
             hindrance: ArcSwapOption::empty(),
             refused_token: AtomicBool::new(false),
+            looking: tokio::sync::Mutex::default(),
             failed: AtomicBool::new(false),
             unsettled: AtomicUsize::new(0),
             debts: Mutex::default(),
