@@ -92,6 +92,8 @@ async fn a_request_is_a_span_of_its_callers_trace_with_a_span_below_it_for_each_
     // The first lease of its length also asks for the right to grant such.
     call("00", format!("/v1/locks/{}/acquire", unique("untraced"))).await;
     call("01", format!("/v1/locks/{name}/acquire")).await;
+    // The node beyond the quorum is asked last.
+    eventually("all nodes have it", || async { cluster.leases(&name).len() == 3 }).await;
     cluster.nodes[1].kill();
     eventually("the death is seen", || async {
         api.get("/v1/nodes").await.ok()["nodes"][1]["state"] == "down"
