@@ -102,6 +102,10 @@ fn serve(config: Result<Config, ConfigError>, role: Role) -> ExitCode {
         Ok(log) => log,
         Err(cause) => return wrong(exit::USAGE, cause),
     };
+    let audit = match server::logging::start_audit(&config) {
+        Ok(audit) => audit,
+        Err(cause) => return wrong(exit::USAGE, cause),
+    };
     let log_format = config.log_format;
     let nodes = config.redis.len();
     let ended = server::block_on(config.threads, nodes, server::run(config, role));
@@ -112,7 +116,7 @@ fn serve(config: Result<Config, ConfigError>, role: Role) -> ExitCode {
         return ExitCode::from(1);
     }
     // Last words come last.
-    drop(log);
+    drop((audit, log));
     match ended {
         Ok(Ok(code)) => code,
         Ok(Err(cause)) => wrong(1, cause),

@@ -76,6 +76,10 @@ pub struct Config {
     pub api_keys: Option<PathBuf>,
     /// HTTPS, where wanted.
     pub tls: Option<TlsFiles>,
+    /// Where the audit goes.
+    pub audit_log: Option<PathBuf>,
+    /// Whether it has each lease.
+    pub audit_leases: bool,
     /// Waiters in all.
     pub waiters_max: usize,
     /// Waiters per name.
@@ -188,6 +192,8 @@ impl Config {
             clock_bound: settings.clock_bound.0,
             api_keys: settings.api_keys,
             tls,
+            audit_log: settings.audit_log,
+            audit_leases: settings.audit_leases.0,
             waiters_max: settings.max_waiters,
             waiters_per_name_max: settings.max_waiters_per_name,
             streams_max: settings.max_streams,
@@ -258,6 +264,9 @@ impl Config {
 
         if self.key_prefix.is_empty() || self.key_prefix.len() > 64 || !Name::is_prefix(&self.key_prefix) {
             wrong.push("key_prefix: must be 1 to 64 characters of A-Z a-z 0-9 . _ ~ : @ and -".to_owned());
+        }
+        if self.audit_leases && self.audit_log.is_none() {
+            wrong.push("audit_leases: needs audit_log".to_owned());
         }
         // A fence that is forgotten before a slow server's clock has passed it could be issued
         // again (docs/protocol.md §2.3).

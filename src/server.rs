@@ -9,6 +9,7 @@ pub mod connection;
 pub mod listener;
 pub mod logging;
 pub mod tls;
+mod upkeep;
 pub mod watch;
 
 use std::future::Future;
@@ -32,7 +33,7 @@ use crate::node::redis::{RedisNode, RedisOptions};
 use crate::quorum::{Engine, EngineOptions};
 pub use crate::service::members::Change;
 use crate::service::{Service, WaitLimits};
-use crate::telemetry::{metrics, trace};
+use crate::telemetry::{Reloaded, metrics, trace};
 
 use connection::{Connections, Rules};
 use tls::Tls;
@@ -154,6 +155,7 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
     let mut tasks = JoinSet::new();
     watch_files(&mut tasks, &config, &layers, tls.as_ref())
         .map_err(|cause| StartError::new("cannot receive signals", cause))?;
+    tasks.spawn(upkeep::run(layers.service.clone()));
     let accepting = tasks.spawn(listener::accept(listener, Arc::clone(&connections), tls));
     announce(&config, role, address);
 
@@ -263,10 +265,10 @@ fn watch_files(
     if let (Some(path), Some(keys)) = (config.api_keys.clone(), layers.keys.clone()) {
         let paths = vec![path.clone()];
         let reload = move || read_keys(&path).map(|ring| keys.replace(ring));
-        tasks.spawn(watch::watch("key file", paths, hangup()?, reload));
+        tasks.spawn(watch::watch(Reloaded::Keys, paths, hangup()?, reload));
     }
     if let Some(tls) = tls.cloned() {
-        tasks.spawn(watch::watch("certificates", tls.paths(), hangup()?, move || tls.reload()));
+        tasks.spawn(watch::watch(Reloaded::Certificates, tls.paths(), hangup()?, move || tls.reload()));
     }
     Ok(())
 }

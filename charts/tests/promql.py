@@ -33,6 +33,9 @@ COUNTERS = {
     "quorate_fencing_raises_total": {},
     "quorate_split_votes_total": {},
     "quorate_undos_total": {"outcome": {"done", "expired", "abandoned"}},
+    "quorate_leases_expired_total": {"primitive": PRIMITIVES},
+    "quorate_forced_releases_total": {"primitive": PRIMITIVES},
+    "quorate_reload_failures_total": {"what": {"keys", "certificates"}},
     "quorate_node_requests_total": {"node": None, "op": OPERATIONS, "outcome": OUTCOMES_NODE},
     "quorate_http_requests_total": {"method": None, "route": None, "status": None},
     "quorate_http_refused_total": {
@@ -47,12 +50,16 @@ HISTOGRAMS = {
     "quorate_http_request_duration_seconds": {"method": None, "route": None},
 }
 GAUGES = {
+    "quorate_leases": {"primitive": PRIMITIVES},
+    "quorate_tls_certificate_expiry_timestamp_seconds": {},
     "quorate_waiters": {},
     "quorate_streams": {},
     "quorate_longest_wait_seconds": {},
     "quorate_node_state": {"node": None, "state": STATES},
     "quorate_pool_connections": {"node": None, "state": {"calls", "hints"}},
     "quorate_quorum_available": {},
+    "quorate_membership_epoch": {},
+    "quorate_member_list_mismatch": {},
     "quorate_http_connections": {},
     "quorate_http_in_flight": {},
     "quorate_build_info": {"version": None},

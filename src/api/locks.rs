@@ -9,6 +9,7 @@ use tower_http::request_id::RequestId;
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::permit_listing;
+use super::caller::Caller;
 use super::document::{LeaseProblems, LockProblems, NodeProblems};
 use super::fields::{Field, Given, digits, some, within};
 use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
@@ -18,7 +19,7 @@ use super::state::{Context, Limits};
 use super::stream;
 use super::views::{NodesView, Released, Show, Timestamp};
 use crate::access::Key;
-use crate::domain::{self, Invalid, Metadata, Name, Owner};
+use crate::domain::{self, Invalid, Metadata, Name, Owner, Primitive};
 use crate::service::{Held, Inspection, Note, Target};
 
 lease_answer! {
@@ -253,8 +254,14 @@ pub async fn list_locks(app: Context, Query(asked): Query<ListLocks>) -> Answer<
 /// For operators, when a holder is known to be dead. A holder that is still alive notices only at its next extension; until then only fencing stops its writes.
 #[utoipa::path(delete, path = "/v1/locks/{name}",
     responses((status = 200, description = "Whether anybody held the lock.", body = Released), NodeProblems))]
-pub async fn force_release_lock(app: Context, Named(name): Named, _: Query<Nothing>) -> Answer<Released> {
+pub async fn force_release_lock(
+    app: Context,
+    caller: Caller,
+    Named(name): Named,
+    _: Query<Nothing>,
+) -> Answer<Released> {
     let released = app.service.force_release_lock(&name).await?;
+    caller.took_away(Primitive::Lock, &name, None, released);
     Ok(Json(Released { released }))
 }
 

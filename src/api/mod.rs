@@ -14,6 +14,7 @@
 //! - `document`: OpenAPI
 
 mod auth;
+mod caller;
 mod document;
 mod elections;
 mod fencing;

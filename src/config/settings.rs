@@ -107,6 +107,18 @@ pub struct Settings {
     #[serde(default, deserialize_with = "optional")]
     pub tls_client_ca: Option<PathBuf>,
 
+    /// File to append the audit to, a line of JSON for each forced release, and each time that keys or certificates
+    /// are read again
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    #[serde(default, deserialize_with = "optional")]
+    pub audit_log: Option<PathBuf>,
+
+    /// Write each lease to the audit log, too: granted, released, lost, expired
+    #[arg(long, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_name = "BOOL", help_heading = "Access")]
+    #[serde(deserialize_with = "scalar")]
+    pub audit_leases: Switch,
+
     /// Requests that may wait for a lease at once
     #[arg(long, default_value = "20000", value_name = "N", help_heading = "Limits")]
     #[serde(deserialize_with = "scalar")]

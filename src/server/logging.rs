@@ -8,6 +8,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, fmt, registry};
 
 use crate::config::{Config, LogFormat};
+use crate::telemetry::audit;
 use crate::telemetry::trace;
 
 /// What logs each answered request, at the level debug unless something was wrong with it.
@@ -43,4 +44,13 @@ pub fn start(config: &Config) -> Result<WorkerGuard, String> {
     };
     let started = registry().with(traces).with(lines.with_filter(filter)).try_init();
     started.map(|()| guard).map_err(|cause| format!("cannot log: {cause}"))
+}
+
+/// Starts the audit log, where one is wanted. What waits is written when the guard is dropped.
+///
+/// # Errors
+/// When the file cannot be opened; says why.
+pub fn start_audit(config: &Config) -> Result<Option<WorkerGuard>, String> {
+    let started = config.audit_log.as_deref().map(|path| audit::start(path, config.audit_leases));
+    started.transpose().map_err(|cause| format!("audit_log: {cause}"))
 }

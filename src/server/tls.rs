@@ -13,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::config::TlsFiles;
+use crate::telemetry::TLS_CERTIFICATE_EXPIRY;
 
 /// What new connections shake hands with.
 pub struct Tls {
@@ -91,9 +92,20 @@ fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
             builder.with_client_cert_verifier(verifier.map_err(|cause| TlsError::of(path, cause))?)
         }
     };
-    let mut config = builder.with_single_cert(certificates(&files.cert)?, key).map_err(unfit)?;
+    let chain = certificates(&files.cert)?;
+    let expiry = chain.first().and_then(expiry);
+    let mut config = builder.with_single_cert(chain, key).map_err(unfit)?;
+    if let Some(expiry) = expiry {
+        TLS_CERTIFICATE_EXPIRY.gauge(&[]).set(expiry as f64);
+    }
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// When a certificate expires, seconds since the epoch.
+fn expiry(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(certificate.validity().not_after.timestamp())
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

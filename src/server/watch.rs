@@ -13,13 +13,15 @@ use sha2::{Digest, Sha256};
 use tokio::signal::unix::Signal;
 use tokio::time::timeout;
 
+use crate::telemetry::{Reloaded, audit, metrics};
+
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Calls `reload` whenever the content of one of `paths` is not what it is now, and on SIGHUP.
 /// Runs until dropped.
 pub fn watch<E: Display + Send + 'static>(
-    what: &'static str,
+    what: Reloaded,
     paths: Vec<PathBuf>,
     mut hangup: Signal,
     reload: impl Fn() -> Result<(), E> + Send + Sync + 'static,
@@ -27,6 +29,10 @@ pub fn watch<E: Display + Send + 'static>(
     let reload = Arc::new(reload);
     // Here and not when the future is first polled: a busy server gets to that late.
     let mut seen = digest(&paths);
+    let failed = move |why: String| {
+        metrics().reload_failed(what);
+        audit::reloaded(what.name(), Some(&why));
+    };
     async move {
         loop {
             let asked = timeout(LOOK_EVERY, hangup.recv()).await.is_ok();
@@ -38,11 +44,19 @@ pub fn watch<E: Display + Send + 'static>(
             seen = found;
             let reload = Arc::clone(&reload);
             match tokio::task::spawn_blocking(move || reload()).await {
-                Ok(Ok(())) => tracing::info!("{what} read again"),
-                Ok(Err(cause)) => {
-                    tracing::error!(%cause, "{what} cannot be used; what was read before stays in use");
+                Ok(Ok(())) => {
+                    tracing::info!("{} read again", what.name());
+                    audit::reloaded(what.name(), None);
                 }
-                Err(cause) => tracing::error!(%cause, "{what} not read again"),
+                Ok(Err(cause)) => {
+                    let what = what.name();
+                    tracing::error!(%cause, "{what} cannot be used; what was read before stays in use");
+                    failed(cause.to_string());
+                }
+                Err(cause) => {
+                    tracing::error!(%cause, "{} not read again", what.name());
+                    failed(cause.to_string());
+                }
             }
         }
     }
@@ -76,7 +90,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let reloads = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&reloads);
-        let task = tokio::spawn(watch("the file", vec![file.path().to_owned()], hangup(), move || {
+        let task = tokio::spawn(watch(Reloaded::Keys, vec![file.path().to_owned()], hangup(), move || {
             counter.fetch_add(1, Ordering::SeqCst);
             Ok::<(), String>(())
         }));
@@ -92,7 +106,7 @@ mod tests {
     async fn a_file_that_changes_before_the_first_look_is_read_again() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let watching = watch("the file", vec![file.path().to_owned()], hangup(), move || {
+        let watching = watch(Reloaded::Keys, vec![file.path().to_owned()], hangup(), move || {
             tell.send(()).map_err(|_| "nobody listens")
         });
         std::fs::write(file.path(), "new").unwrap();

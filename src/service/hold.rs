@@ -86,7 +86,8 @@ impl Service {
     ) -> impl Stream<Item = HoldEvent> + Send + 'static {
         let service = self.clone();
         async_stream::stream! {
-            let Granted { lease, mut grant } = granted;
+            // The entry goes with the stream, as the lease does.
+            let Granted { lease, mut grant, entry: _entry } = granted;
             let handle = lease.handle;
             let (primitive, token) = (held.primitive(), handle.token);
             let mut ended = Ended { service: service.clone(), primitive, token, counts: !grant.is_shared() };

@@ -9,13 +9,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::contender::Contender;
+use super::ledger::names;
 use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
 };
 use crate::domain::{Keys, LeaseHandle, Name, Renewal, Scope, Token, Version};
 use crate::quorum::tally::Named;
 use crate::quorum::{Extension, Grant};
-use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};
+use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, audit, metrics};
 
 fn records<'a>(keys: impl IntoIterator<Item = &'a Name>, key: impl Fn(&Name) -> String) -> Scope {
     Scope::Records(keys.into_iter().map(|name| Arc::from(key(name))).collect())
@@ -84,7 +85,10 @@ impl Service {
         let primitive = target.primitive();
         let mut outcome = Outcome { primitive, started, outcome: Acquisition::Cancelled };
         let mut contender = Contender::new(self, target, options, started);
-        let result = contender.run().await;
+        let mut result = contender.run().await;
+        if let Ok(granted) = &mut result {
+            granted.entry = Some(self.ledger.granted(|| target.held(), primitive, &granted.lease));
+        }
         if result.is_ok() && primitive == Primitive::Election {
             self.engine.publish(contender.channels());
         }
@@ -129,9 +133,15 @@ impl Service {
             Extension::Extended { stored, valid_until, nodes } => {
                 let note = read_note(&stored.data, stored.version);
                 let (ttl_ms, slots) = (stored.ttl_ms, stored.slots);
+                self.ledger.extended(&handle.id, valid_until);
                 Ok(Lease { handle, ttl_ms, valid_until, note, slots, waited_ms: 0, attempts: 1, nodes })
             }
-            Extension::Lost(nodes) => Err(ServiceError::LeaseLost { nodes }),
+            Extension::Lost(nodes) => {
+                if audit::of_leases() {
+                    audit::lease("lost", held.primitive(), &names(held), handle.token.get(), "");
+                }
+                Err(ServiceError::LeaseLost { nodes })
+            }
             Extension::NoQuorum(nodes) => Err(unavailable(nodes)),
         }
     }
@@ -146,6 +156,7 @@ impl Service {
         let released = self.engine.release(&scope, &handle.id).await;
         let released = count_release(held.primitive(), released).map_err(unavailable)?;
         if released {
+            self.ledger.ended(&handle.id);
             self.count_held(held.primitive(), handle.token);
         }
         Ok(released)

@@ -6,6 +6,7 @@ use super::leases::{count_release, holder, unavailable};
 use super::{Held, Inspection, Nodes, Primitive, Service, ServiceError};
 use crate::domain::{Entry, Holding, Name, Scope, Token};
 use crate::quorum::tally;
+use crate::telemetry::metrics;
 
 /// One page of locks.
 #[derive(Debug, Clone)]
@@ -124,7 +125,11 @@ impl Service {
     /// # Errors
     /// [`ServiceError::QuorumUnavailable`].
     pub async fn force_release_lock(&self, name: &Name) -> Result<bool, ServiceError> {
-        count_release(Primitive::Lock, self.free_lock(name).await).map_err(unavailable)
+        let freed = count_release(Primitive::Lock, self.free_lock(name).await).map_err(unavailable)?;
+        if freed {
+            metrics().forced_release(Primitive::Lock);
+        }
+        Ok(freed)
     }
 
     /// Releases all that nodes hold of a lock: one lease, and remains of others. Whether a lease was held.
@@ -147,6 +152,7 @@ impl Service {
         let scope = Held::Lock(name.clone()).scope(self.engine.keys());
         for lease in &leases {
             self.engine.release(&scope, lease).await?;
+            self.ledger.ended(lease);
         }
         Ok(is_held)
     }

@@ -9,6 +9,7 @@ mod elections;
 pub mod fencing;
 pub mod hold;
 pub mod leases;
+pub(crate) mod ledger;
 pub mod locks;
 pub mod members;
 pub mod multilocks;
@@ -164,12 +165,15 @@ pub struct Granted {
     pub lease: Lease,
     /// Undoes the grant unless delivered.
     pub grant: Grant,
+    /// Its line in the ledger, from when it has one.
+    pub(crate) entry: Option<ledger::Entry>,
 }
 
 impl Granted {
     /// The caller has it.
     pub fn deliver(self) -> Lease {
         self.grant.keep();
+        self.entry.into_iter().for_each(ledger::Entry::keep);
         self.lease
     }
 }
@@ -271,13 +275,14 @@ pub struct Service {
     pub(crate) rooms: Arc<waiting::Rooms>,
     pub(crate) watches: Arc<elections::Watches>,
     pub(crate) released: Arc<released::Released>,
+    pub(crate) ledger: Arc<ledger::Ledger>,
 }
 
 impl Service {
     /// A service over `engine`.
     pub fn new(engine: Arc<Engine>, limits: WaitLimits) -> Self {
         let rooms = waiting::Rooms::new(Arc::clone(&engine), limits);
-        Self { engine, rooms, watches: Arc::default(), released: Arc::default() }
+        Self { engine, rooms, watches: Arc::default(), released: Arc::default(), ledger: Arc::default() }
     }
 
     /// Ends all waiting with [`ServiceError::ShuttingDown`]; grants in flight finish.
@@ -296,6 +301,11 @@ impl Service {
         crate::telemetry::metrics().quorum_available.set(if self.engine.available() { 1.0 } else { 0.0 });
         crate::telemetry::metrics().membership_epoch.set(self.engine.epoch() as f64);
         crate::telemetry::metrics().member_list_mismatch.set(self.engine.list_mismatch() as f64);
+    }
+
+    /// Forgets the leases that are over. To be called every second.
+    pub fn sweep(&self) {
+        self.ledger.sweep(self.engine.clock().now());
     }
 
     /// Whether [`Service::drain`] was called.

@@ -14,7 +14,8 @@ use ::metrics::{
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use super::outcomes::{
-    ACQUISITIONS, Acquisition, EXTENSIONS, Extension, REFUSALS, RELEASES, Refusal, Release, UNDOS, Undo,
+    ACQUISITIONS, Acquisition, EXTENSIONS, Extension, REFUSALS, RELEASES, RELOADED, Refusal, Release,
+    Reloaded, UNDOS, Undo,
 };
 use crate::domain::Primitive;
 
@@ -76,8 +77,8 @@ impl Family {
         Primitive::ALL.map(|of| outcomes.map(|outcome| self.counter(&[of.name(), outcome])))
     }
 
-    fn by_primitive(&self) -> [Histogram; 4] {
-        Primitive::ALL.map(|of| self.histogram(&[of.name()]))
+    fn by_primitive<T>(&self, series: impl Fn(&Self, &[&str]) -> T) -> [T; 4] {
+        Primitive::ALL.map(|of| series(self, &[of.name()]))
     }
 }
 
@@ -99,6 +100,26 @@ const WAIT_SECONDS: Family =
     Family::new("quorate_wait_duration_seconds", "Time spent in the waiting room", PRIMITIVE);
 const HOLD_SECONDS: Family =
     Family::new("quorate_hold_duration_seconds", "From the grant to the release", PRIMITIVE);
+const LEASES: Family =
+    Family::new("quorate_leases", "Leases granted here that are neither released nor over", PRIMITIVE);
+const LEASES_EXPIRED: Family = Family::new(
+    "quorate_leases_expired_total",
+    "Leases granted here that ended without a release here",
+    PRIMITIVE,
+);
+const FORCED_RELEASES: Family =
+    Family::new("quorate_forced_releases_total", "Leases taken away by an operator", PRIMITIVE);
+const RELOAD_FAILURES: Family = Family::new(
+    "quorate_reload_failures_total",
+    "Changed key files and certificates that could not be used",
+    &["what"],
+);
+/// When the server's certificate ends: a gauge, where there is one.
+pub const TLS_CERTIFICATE_EXPIRY: Family = Family::new(
+    "quorate_tls_certificate_expiry_timestamp_seconds",
+    "When the server's certificate expires, seconds since the epoch",
+    &[],
+);
 const UNDOS_TOTAL: Family =
     Family::new("quorate_undos_total", "Undone grants by outcome, one per node", &["outcome"]);
 const FENCING_RAISES: Family =
@@ -160,6 +181,10 @@ pub struct Metrics {
     acquire_seconds: [Histogram; 4],
     wait_seconds: [Histogram; 4],
     hold_seconds: [Histogram; 4],
+    leases: [Gauge; 4],
+    leases_expired: [Counter; 4],
+    forced_releases: [Counter; 4],
+    reload_failures: [Counter; RELOADED.len()],
     undos: [Counter; UNDOS.len()],
     refusals: [Counter; REFUSALS.len()],
     /// Client connections open now.
@@ -208,9 +233,13 @@ impl Metrics {
             acquisitions: ACQUISITIONS_TOTAL.by_outcome(ACQUISITIONS),
             extensions: EXTENSIONS_TOTAL.by_outcome(EXTENSIONS),
             releases: RELEASES_TOTAL.by_outcome(RELEASES),
-            acquire_seconds: ACQUIRE_SECONDS.by_primitive(),
-            wait_seconds: WAIT_SECONDS.by_primitive(),
-            hold_seconds: HOLD_SECONDS.by_primitive(),
+            acquire_seconds: ACQUIRE_SECONDS.by_primitive(Family::histogram),
+            wait_seconds: WAIT_SECONDS.by_primitive(Family::histogram),
+            hold_seconds: HOLD_SECONDS.by_primitive(Family::histogram),
+            leases: LEASES.by_primitive(Family::gauge),
+            leases_expired: LEASES_EXPIRED.by_primitive(Family::counter),
+            forced_releases: FORCED_RELEASES.by_primitive(Family::counter),
+            reload_failures: RELOAD_FAILURES.counters(RELOADED),
             undos: UNDOS_TOTAL.counters(UNDOS),
             refusals: HTTP_REFUSED.counters(REFUSALS),
             http_connections: HTTP_CONNECTIONS.gauge(&[]),
@@ -261,6 +290,26 @@ impl Metrics {
     /// From the grant to the release.
     pub fn held(&self, primitive: Primitive, took: Duration) {
         self.hold_seconds[primitive as usize].record(took);
+    }
+
+    /// How many leases granted here are neither released nor over.
+    pub fn leases(&self, primitive: Primitive) -> &Gauge {
+        &self.leases[primitive as usize]
+    }
+
+    /// One lease ended without a release.
+    pub fn expired(&self, primitive: Primitive) {
+        self.leases_expired[primitive as usize].increment(1);
+    }
+
+    /// One lease was taken away by an operator.
+    pub fn forced_release(&self, primitive: Primitive) {
+        self.forced_releases[primitive as usize].increment(1);
+    }
+
+    /// A file that changed could not be used.
+    pub fn reload_failed(&self, what: Reloaded) {
+        self.reload_failures[what as usize].increment(1);
     }
 
     /// One undo at one node ended.

@@ -69,3 +69,21 @@ pub enum Refusal {
 }
 pub(super) const REFUSALS: [&str; 6] =
     ["connections", "in_flight", "header_timeout", "body_timeout", "header_bytes", "malformed"];
+
+/// What is read again when it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Reloaded {
+    /// The API keys.
+    Keys,
+    /// Certificate, key and client authorities.
+    Certificates,
+}
+pub(super) const RELOADED: [&str; 2] = ["keys", "certificates"];
+
+impl Reloaded {
+    /// As `quorate_reload_failures_total` labels it.
+    pub const fn name(self) -> &'static str {
+        RELOADED[self as usize]
+    }
+}

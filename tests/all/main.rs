@@ -11,6 +11,7 @@ mod locks;
 mod multilocks;
 mod semaphores;
 
+mod audit;
 mod auth;
 mod bad_input;
 mod chaos;

@@ -54,6 +54,7 @@ async fn a_server_without_a_quorum_is_live_but_not_ready() {
     api.get("/readyz").await.ok();
     cluster.nodes[1].kill();
     eventually("it is not ready", || async { api.get("/readyz").await.status == 503 }).await;
+    eventually("it is logged", || async { server.log().contains("the quorum of nodes is lost") }).await;
     let problem = api.get("/readyz").await.problem(503, "quorum_unavailable");
     assert_eq!(number(&problem["nodes"], "total"), 3);
     assert_eq!(number(&problem["nodes"], "quorum"), 2);
@@ -63,6 +64,12 @@ async fn a_server_without_a_quorum_is_live_but_not_ready() {
     assert_eq!(api.metric(r#"quorate_node_state{node="n1",state="down"}"#).await, 1.0);
     assert_eq!(api.metric(r#"quorate_node_state{node="n1",state="voting"}"#).await, 0.0);
     assert_eq!(api.metric(r#"quorate_node_state{node="n3",state="voting"}"#).await, 1.0);
+}
+
+#[tokio::test]
+async fn a_server_that_starts_without_a_quorum_says_so() {
+    let server = Server::start(&ServerOptions::over(["redis://127.0.0.1:1".to_owned()]));
+    eventually("it is logged", || async { server.log().contains("started without a quorum") }).await;
 }
 
 /// Every series with its value.

@@ -243,7 +243,7 @@ impl Contender<'_> {
             attempts: self.attempts,
             nodes,
         };
-        Granted { lease, grant }
+        Granted { lease, grant, entry: None }
     }
 
     /// In which parameters the earlier request of the same id differs from this one.
@@ -317,7 +317,7 @@ impl Contender<'_> {
                     nodes,
                 };
                 let grant = engine.granted_before(&self.scope, handle.id);
-                Some(Try::Granted(Box::new(Granted { lease, grant })))
+                Some(Try::Granted(Box::new(Granted { lease, grant, entry: None })))
             }
             Extension::Lost(_) => None,
             Extension::NoQuorum(nodes) => Some(Try::NoQuorum(nodes)),
