@@ -38,7 +38,7 @@ mod tests {
         let told = |name: &str| misspelt(&crate::cli::help::command(), [name.to_owned()]);
         for (name, meant) in [
             ("QUORATE_MAX_TLL", "QUORATE_MAX_TTL"),
-            ("QUORATE_API_KEYZ", "QUORATE_API_KEYS"),
+            ("QUORATE_API_KEYZ", "QUORATE_API_KEY"),
             ("QUORATE_APIKEY", "QUORATE_API_KEY"),
             ("QUORATE_SERVR", "QUORATE_SERVER"),
             ("QUORATE_listen", "QUORATE_LISTEN"),
