@@ -391,7 +391,7 @@ async fn a_key_file_that_is_wrong_keeps_the_server_from_starting() {
 #[tokio::test]
 async fn a_hangup_has_the_key_file_read_again_though_it_is_the_same() {
     let (_cluster, server, _keys) = keyed().await;
-    assert!(!server.log().contains("key file read again"));
+    assert!(!server.log().contains("keys read again"));
     crate::support::redis::signal(server.pid(), nix::sys::signal::Signal::SIGHUP);
-    eventually("it is read again", async || server.log().contains("key file read again")).await;
+    eventually("it is read again", async || server.log().contains("keys read again")).await;
 }

@@ -276,7 +276,7 @@ async fn a_hold_that_comes_after_its_own_retry_leaves_it_the_lease() {
 }
 
 #[tokio::test]
-async fn what_two_attempts_hold_is_given_back_by_the_last_that_leaves() {
+async fn what_two_attempts_share_stays_when_both_leave_and_a_release_gives_it_back() {
     let cluster = Cluster::new(3);
     let (one, two) = (cluster.server(&[]).await, cluster.server(&[]).await);
     for (kind, body) in kinds() {
@@ -293,6 +293,7 @@ async fn what_two_attempts_hold_is_given_back_by_the_last_that_leaves() {
             if !first_leaves_first {
                 streams.reverse();
             }
+            let shared = secret(&streams[0].2).to_owned();
             for (server, stream, lease) in streams {
                 let held = json!({"lease_id": secret(&lease)});
                 two.api().post(&format!("{path}/extend"), held).await.ok();
@@ -300,10 +301,12 @@ async fn what_two_attempts_hold_is_given_back_by_the_last_that_leaves() {
                 eventually("it has left", || async { server.api().metric("quorate_streams").await == 0.0 })
                     .await;
             }
-            let verb = if kind == "elections" { "campaign" } else { "acquire" };
-            let mut waits = body.clone();
-            waits["wait_ms"] = json!(30_000);
-            two.api().post(&format!("{path}/{verb}"), waits).await.ok();
+            let (verb, back) =
+                if kind == "elections" { ("campaign", "resign") } else { ("acquire", "release") };
+            let refused = two.api().post(&format!("{path}/{verb}"), body.clone()).await;
+            assert_eq!(refused.status, 409, "it stays: {}", refused.text());
+            two.api().post(&format!("{path}/{back}"), json!({"lease_id": shared})).await.ok();
+            two.api().post(&format!("{path}/{verb}"), body.clone()).await.ok();
         }
     }
 }
@@ -327,31 +330,6 @@ async fn a_server_that_ends_leaves_the_lease_to_whoever_took_it_by_the_same_requ
     assert!(late.ended().await.success());
     let answer = two.api().post("/v1/locks/a/extend", json!({"lease_id": secret(&lease)})).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-}
-
-#[tokio::test]
-async fn a_stream_that_found_its_own_earlier_lease_gives_it_back_once_it_has_held_it() {
-    let shared = Shared::nodes(3);
-    for (kind, body) in kinds() {
-        let path = format!("/v1/{kind}/{}", unique("found"));
-        let body = retried(body, 1_500, &unique("request-id"));
-        let hold = format!("{path}/hold");
-        let mut broken = shared.api().stream("POST", &hold, body.clone()).await.ok().unwrap();
-        let lease = broken.expect("acquired").await;
-        let mut stream = shared.other_api().stream("POST", &hold, body).await.ok().unwrap();
-        assert_eq!(secret(&stream.expect("acquired").await), secret(&lease));
-        drop(broken);
-        stream.expect("extended").await;
-        // So long that it does not end by itself.
-        let body = json!({"lease_id": secret(&lease), "ttl_ms": 300_000});
-        shared.api().post(&format!("{path}/extend"), body).await.ok();
-        drop(stream);
-        eventually("it is given back", || async {
-            let seen = shared.api().get(&path).await.ok();
-            seen["held"] == false || seen["in_use"] == 0 || seen["leader"] == Value::Null
-        })
-        .await;
-    }
 }
 
 #[tokio::test]
