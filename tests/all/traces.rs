@@ -121,10 +121,10 @@ async fn a_request_is_a_span_of_its_callers_trace_with_a_span_below_it_for_each_
         votes.sort();
         votes
     };
-    assert_eq!(
-        of("/v1/locks/{name}/acquire"),
-        [["n1", "acquire", "done"], ["n2", "acquire", "done"], ["n3", "acquire", "done"]]
-    );
+    // The copy beyond the quorum comes later and is nothing that the request waits for.
+    let votes = of("/v1/locks/{name}/acquire");
+    assert!((2..=3).contains(&votes.len()), "{votes:?}");
+    assert!(votes.iter().all(|vote| vote[1..] == ["acquire", "done"]), "{votes:?}");
     assert_eq!(
         of("/v1/fencing/{name}/issue"),
         [["n1", "issue", "done"], ["n2", "issue", "down"], ["n3", "issue", "done"]]

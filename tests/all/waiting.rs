@@ -403,11 +403,10 @@ async fn a_thousand_waiters_cost_the_nodes_no_more_per_handover_than_ten() {
     let few = commands_per_handover(&cluster, &api, 10).await;
     let some = commands_per_handover(&cluster, &api, 100).await;
     let many = commands_per_handover(&cluster, &api, 1_000).await;
-    for node in 0..3 {
-        // A release and the next acquire; probes come on top.
-        assert!(many[node] < few[node].max(some[node]) + 1.0, "{few:?} {some:?} {many:?}");
-        assert!(many[node] < 2.5, "{many:?}");
-    }
+    // A release and the next acquire at the two nodes that are asked; which these are differs, probes come on top.
+    let sum = |commands: &[f64]| commands.iter().sum::<f64>();
+    assert!(sum(&many) < sum(&few).max(sum(&some)) + 3.0, "{few:?} {some:?} {many:?}");
+    assert!(many.iter().all(|commands| *commands < 2.5), "{many:?}");
 }
 
 #[tokio::test]
