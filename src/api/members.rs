@@ -77,7 +77,7 @@ pub fn member_list(view: MembersView) -> serde_json::Value {
 #[serde(deny_unknown_fields)]
 #[garde(context(Limits))]
 #[schema(example = json!({"url": "redis://10.0.0.4:6379"}))]
-pub struct NewMember {
+pub struct JoiningMember {
     /// The URL of the node. It must be in this server's list; a password need not be said again.
     #[serde(default)]
     #[garde(dive)]
@@ -85,9 +85,9 @@ pub struct NewMember {
     url: Given<String>,
 }
 
-impl Asked for NewMember {}
+impl Asked for JoiningMember {}
 
-impl NewMember {
+impl JoiningMember {
     fn url(self) -> Result<String, Problem> {
         let url = self.url.take()?;
         let is_url = url.len() <= LENGTH_MAX && url.contains("://");
@@ -127,19 +127,19 @@ pub async fn list_members(app: Context, _: Query<Nothing>) -> Json<MemberList> {
 /// Add a member.
 ///
 /// The node votes at once. Its URL must be in the list of every server first: until it is a member it shows there as `refused`. Answers once the change is chosen; the next one has to wait for the longest leases granted before it.
-#[utoipa::path(post, path = "/v1/members", request_body = NewMember,
+#[utoipa::path(post, path = "/v1/members", request_body = JoiningMember,
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
-pub async fn add_member(app: Context, Json(asked): Json<NewMember>) -> Answer<MemberList> {
+pub async fn add_member(app: Context, Json(asked): Json<JoiningMember>) -> Answer<MemberList> {
     change(&app, Change::Add(asked.url()?)).await
 }
 
 /// Replace a member.
 ///
 /// Another node takes its place, and votes once the longest leases granted have expired.
-#[utoipa::path(post, path = "/v1/members/{id}/replace", request_body = NewMember,
+#[utoipa::path(post, path = "/v1/members/{id}/replace", request_body = JoiningMember,
     params(("id" = String, Path, description = "The member that goes: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
-pub async fn replace_member(app: Context, Id(id): Id, Json(asked): Json<NewMember>) -> Answer<MemberList> {
+pub async fn replace_member(app: Context, Id(id): Id, Json(asked): Json<JoiningMember>) -> Answer<MemberList> {
     change(&app, Change::Replace(id, asked.url()?)).await
 }
 

@@ -129,7 +129,7 @@ func (c Calls) ListMembers(ctx context.Context) (*MemberList, error) {
 }
 
 // AddMember: Add a member.
-func (c Calls) AddMember(ctx context.Context, body NewMember) (*MemberList, error) {
+func (c Calls) AddMember(ctx context.Context, body JoiningMember) (*MemberList, error) {
 	answer := new(MemberList)
 	return answer, c.call(ctx, "POST", "/v1/members", nil, body, nil, answer)
 }
@@ -147,7 +147,7 @@ func (c Calls) CloseMember(ctx context.Context, iD string) (*MemberList, error) 
 }
 
 // ReplaceMember: Replace a member.
-func (c Calls) ReplaceMember(ctx context.Context, iD string, body NewMember) (*MemberList, error) {
+func (c Calls) ReplaceMember(ctx context.Context, iD string, body JoiningMember) (*MemberList, error) {
 	answer := new(MemberList)
 	return answer, c.call(ctx, "POST", "/v1/members/"+url.PathEscape(iD)+"/replace", nil, body, nil, answer)
 }

@@ -170,6 +170,12 @@ type IssuedToken struct {
 	Name string `json:"name"`
 }
 
+// JoiningMember: A node that is to be a member.
+type JoiningMember struct {
+	// The URL of the node. It must be in this server's list; a password need not be said again.
+	URL string `json:"url"`
+}
+
 // Leadership: A leader's lease.
 type Leadership struct {
 	// When it was acquired. For display only.
@@ -317,12 +323,6 @@ type MultilockLease struct {
 	ValidityMs int64 `json:"validity_ms"`
 	// How long the caller waited for it, in milliseconds.
 	WaitedMs int64 `json:"waited_ms"`
-}
-
-// NewMember: A node that is to be a member.
-type NewMember struct {
-	// The URL of the node. It must be in this server's list; a password need not be said again.
-	URL string `json:"url"`
 }
 
 // Node: A node as this server sees it.

@@ -150,6 +150,12 @@ export type IssuedToken = {
   name: string;
 };
 
+/** A node that is to be a member. */
+export type JoiningMember = {
+  /** The URL of the node. It must be in this server's list; a password need not be said again. */
+  url: string;
+};
+
 /** A leader's lease. */
 export type Leadership = {
   /** When it was acquired. For display only. */
@@ -290,12 +296,6 @@ export type MultilockLease = {
   validity_ms: number;
   /** How long the caller waited for it, in milliseconds. */
   waited_ms: number;
-};
-
-/** A node that is to be a member. */
-export type NewMember = {
-  /** The URL of the node. It must be in this server's list; a password need not be said again. */
-  url: string;
 };
 
 /** A node as this server sees it. */

@@ -150,7 +150,7 @@ class Api:
 
     def add_member(
         self,
-        body: types.NewMember,
+        body: types.JoiningMember,
     ) -> types.MemberList:
         """Add a member."""
         answer = self._call('POST', '/v1/members', {}, {}, body)
@@ -175,7 +175,7 @@ class Api:
     def replace_member(
         self,
         id: str,
-        body: types.NewMember,
+        body: types.JoiningMember,
     ) -> types.MemberList:
         """Replace a member."""
         answer = self._call('POST', '/v1/members/{id}/replace', {'id': id}, {}, body)
@@ -389,7 +389,7 @@ class AsyncApi:
 
     async def add_member(
         self,
-        body: types.NewMember,
+        body: types.JoiningMember,
     ) -> types.MemberList:
         """Add a member."""
         answer = await self._call('POST', '/v1/members', {}, {}, body)
@@ -414,7 +414,7 @@ class AsyncApi:
     async def replace_member(
         self,
         id: str,
-        body: types.NewMember,
+        body: types.JoiningMember,
     ) -> types.MemberList:
         """Replace a member."""
         answer = await self._call('POST', '/v1/members/{id}/replace', {'id': id}, {}, body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict, Union
 
-__all__ = ['NAME', 'VERSION', 'AcquireLock', 'AcquireMultilock', 'AcquireSemaphore', 'Campaign', 'CheckToken', 'ElectionState', 'Extend', 'ExtendMultilock', 'Fence', 'FieldError', 'Holder', 'IssuedToken', 'Leadership', 'Lease', 'Liveness', 'LockList', 'LockState', 'Member', 'MemberList', 'MultilockLease', 'NewMember', 'Node', 'NodeList', 'Nodes', 'Problem', 'Proclaim', 'Readiness', 'Release', 'ReleaseMultilock', 'Released', 'SemaphoreLease', 'SemaphoreState', 'TokenState']
+__all__ = ['NAME', 'VERSION', 'AcquireLock', 'AcquireMultilock', 'AcquireSemaphore', 'Campaign', 'CheckToken', 'ElectionState', 'Extend', 'ExtendMultilock', 'Fence', 'FieldError', 'Holder', 'IssuedToken', 'JoiningMember', 'Leadership', 'Lease', 'Liveness', 'LockList', 'LockState', 'Member', 'MemberList', 'MultilockLease', 'Node', 'NodeList', 'Nodes', 'Problem', 'Proclaim', 'Readiness', 'Release', 'ReleaseMultilock', 'Released', 'SemaphoreLease', 'SemaphoreState', 'TokenState']
 
 VERSION = '0.1.0'
 """The version of the document."""
@@ -242,6 +242,13 @@ class IssuedToken(TypedDict):
     """The sequence."""
 
 
+class JoiningMember(TypedDict):
+    """A node that is to be a member."""
+
+    url: str
+    """The URL of the node. It must be in this server's list; a password need not be said again."""
+
+
 class _Leadership(TypedDict):
     acquired_at: str
     """When it was acquired. For display only."""
@@ -434,13 +441,6 @@ class MultilockLease(_MultilockLease, total=False):
 
     owner: str
     """The holder's label."""
-
-
-class NewMember(TypedDict):
-    """A node that is to be a member."""
-
-    url: str
-    """The URL of the node. It must be in this server's list; a password need not be said again."""
 
 
 class _Node(TypedDict):

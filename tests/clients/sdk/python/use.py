@@ -33,8 +33,8 @@ with quorate_client.ApiClient(configuration) as client:
     assert problem.holder.owner == "first" and problem.holder.fencing_token == lease.fencing_token
     assert problem.nodes.total == 3 and problem.retry_after_ms is not None
 
-    problem = refusal(BadRequestException, locks.acquire_lock, name, models.AcquireLock(ttl_ms=10**9))
-    assert problem.code == "invalid_request" and problem.errors[0].var_field == "ttl_ms"
+    problem = refusal(BadRequestException, locks.acquire_lock, name, models.AcquireLock(metadata={"long": "x" * 2000}))
+    assert problem.code == "invalid_request" and problem.errors[0].var_field.startswith("metadata")
 
     extended = locks.extend_lock(name, models.Extend(lease_id=lease.lease_id, ttl_ms=20_000))
     assert extended.validity_ms > 10_000 and extended.fencing_token == lease.fencing_token
