@@ -194,7 +194,7 @@ fn camel_case(text: &str) -> String {
 /// The resource that the path is of.
 fn tag(path: &str) -> &str {
     let resource = path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
-    if matches!(resource, "" | "nodes") { "service" } else { resource }
+    if matches!(resource, "" | "nodes" | "waiters" | "key") { "service" } else { resource }
 }
 
 fn name_parameter() -> Value {
@@ -430,6 +430,7 @@ mod tests {
             "releaseLock",
             "getLock",
             "listLocks",
+            "observeLock",
             "forceReleaseLock",
             "holdLock",
             "acquireMultilock",
@@ -439,6 +440,9 @@ mod tests {
             "extendSemaphore",
             "releaseSemaphore",
             "getSemaphore",
+            "listSemaphores",
+            "observeSemaphore",
+            "forceReleaseSemaphore",
             "holdSemaphore",
             "campaign",
             "extendElection",
@@ -446,13 +450,22 @@ mod tests {
             "proclaim",
             "getLeader",
             "observeElection",
+            "listElections",
+            "forceResign",
             "holdElection",
             "issueToken",
             "checkToken",
             "getFence",
             "getLivez",
             "getReadyz",
+            "listMembers",
+            "addMember",
+            "replaceMember",
+            "removeMember",
+            "closeMember",
             "listNodes",
+            "listWaiters",
+            "getKey",
             "getMetrics",
             "getOpenapi",
             "getOpenapi30",

@@ -88,9 +88,10 @@ impl Service {
         let mut result = contender.run().await;
         if let Ok(granted) = &mut result {
             granted.entry = Some(self.ledger.granted(|| target.held(), primitive, &granted.lease));
-        }
-        if result.is_ok() && primitive == Primitive::Election {
-            self.engine.publish(contender.channels());
+            if primitive == Primitive::Election {
+                self.engine.publish(contender.channels());
+            }
+            self.watches.look_again(contender.channels());
         }
         outcome.outcome = match &result {
             Ok(_) => Acquisition::Granted,

@@ -7,15 +7,17 @@
 mod contender;
 mod elections;
 pub mod fencing;
+mod force;
 pub mod hold;
 pub mod leases;
 pub(crate) mod ledger;
-pub mod locks;
+mod looks;
 pub mod members;
 pub mod multilocks;
 mod released;
 pub mod semaphores;
 pub mod waiting;
+mod watches;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +26,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::domain::{Candidate, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value, Version};
-pub use crate::domain::{Nodes, Primitive};
+pub use crate::domain::{Nodes, Primitive, Resource};
 
-pub use self::elections::LeaderView;
 pub use self::fencing::TokenCheck;
 pub use self::hold::HoldEvent;
-pub use self::locks::LockPage;
-pub use self::semaphores::SemaphoreView;
+pub use self::looks::{Page, View};
+pub use self::waiting::{Visitor, Waiter};
 use crate::quorum::{Engine, Grant};
 
 /// What a lease is asked for.
@@ -191,19 +192,6 @@ pub struct Holder {
     pub slots: Vec<u32>,
 }
 
-/// Answer to looking at a lock or an election.
-#[derive(Debug, Clone)]
-pub struct Inspection {
-    /// Who holds it, where a quorum agrees on one lease.
-    pub holder: Option<Holder>,
-    /// Highest token known to a quorum.
-    pub highest_token: Option<Token>,
-    /// Waiters on this API server.
-    pub waiters: usize,
-    /// How the nodes stood: `held` counts those that hold a lease.
-    pub nodes: Nodes,
-}
-
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -273,7 +261,7 @@ pub struct Service {
     /// The engine.
     pub engine: Arc<Engine>,
     pub(crate) rooms: Arc<waiting::Rooms>,
-    pub(crate) watches: Arc<elections::Watches>,
+    pub(crate) watches: Arc<watches::Watches>,
     pub(crate) released: Arc<released::Released>,
     pub(crate) ledger: Arc<ledger::Ledger>,
 }
@@ -288,6 +276,12 @@ impl Service {
     /// Ends all waiting with [`ServiceError::ShuttingDown`]; grants in flight finish.
     pub fn drain(&self) {
         self.rooms.close();
+    }
+
+    /// Who wait at this server and are asked for, in the order of arrival: the first `limit` of those numbered above
+    /// `after`.
+    pub fn waiters(&self, after: u64, limit: usize, is_asked_for: impl Fn(&Visitor) -> bool) -> Vec<Waiter> {
+        self.rooms.waiters(after, limit, is_asked_for)
     }
 
     /// Wall clock, ms since the epoch; for display.

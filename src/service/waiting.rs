@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{ServiceError, WaitLimits};
+use super::{AcquireOptions, ServiceError, Target, WaitLimits};
+use crate::domain::{Metadata, Name, Primitive};
 use crate::quorum::hub::Subscription;
 use crate::quorum::{Engine, Refusal};
 use crate::telemetry::metrics;
@@ -29,6 +30,8 @@ pub(crate) struct Rooms {
     closed: AtomicBool,
     closing: Notify,
     waiters: AtomicUsize,
+    /// Who has ever waited here, counted.
+    arrivals: AtomicU64,
     /// By record, or index of a semaphore. Behind one lock: a multilock sits down in all of its rooms at once,
     /// or two of them could each stand before the other.
     rooms: Mutex<HashMap<Arc<str>, Room>>,
@@ -52,6 +55,53 @@ pub(crate) struct Queued {
     pub(crate) permits: usize,
     /// Whether the first of them asks the nodes just now: it may have what it is counted as wanting.
     pub(crate) contends: bool,
+}
+
+/// Who waits, as everyone may see it.
+#[derive(Debug, Clone)]
+pub struct Visitor {
+    /// For which primitive.
+    pub primitive: Primitive,
+    /// Its name, or those of a multilock in the order of the request.
+    pub names: Vec<Name>,
+    /// The label of the request; in an election, the candidate.
+    pub owner: Option<Box<str>>,
+    /// What the request attached.
+    pub metadata: Metadata,
+    /// How long it waits at most, ms.
+    pub wait_ms: u64,
+}
+
+impl Visitor {
+    pub(crate) fn new(target: &Target, options: &AcquireOptions) -> Self {
+        let note = &options.note;
+        let candidate = note.candidate.as_ref().map(|candidate| candidate.as_str());
+        Self {
+            primitive: target.primitive(),
+            names: match target {
+                Target::Lock(name) | Target::Semaphore { name, .. } | Target::Election(name) => {
+                    vec![name.clone()]
+                }
+                Target::Multilock(names) => names.clone(),
+            },
+            owner: candidate.or(note.owner.as_ref().map(|owner| owner.as_str())).map(Into::into),
+            metadata: note.metadata.clone(),
+            wait_ms: options.wait_ms,
+        }
+    }
+}
+
+/// One who waits, and where.
+#[derive(Debug, Clone)]
+pub struct Waiter {
+    /// Who arrives later has a greater one.
+    pub number: u64,
+    /// Who it is.
+    pub visitor: Visitor,
+    /// The place in the queue, of several queues the one farthest behind; 1 is next.
+    pub position: usize,
+    /// How long it has waited, ms.
+    pub waited_ms: u64,
 }
 
 #[derive(Default)]
@@ -96,6 +146,9 @@ struct Taken {
 }
 
 struct Seat {
+    /// Seats are numbered in the order of arrival.
+    number: u64,
+    visitor: Visitor,
     since: Instant,
     /// By the clocks of the nodes, µs.
     arrived_us: u64,
@@ -128,12 +181,18 @@ impl Rooms {
             closed: AtomicBool::new(false),
             closing: Notify::new(),
             waiters: AtomicUsize::new(0),
+            arrivals: AtomicU64::new(0),
             rooms: Mutex::default(),
         })
     }
 
     /// Takes a seat at the end of the queue of each key.
-    pub(crate) fn enter(self: &Arc<Self>, keys: &[Arc<str>], wish: Wish) -> Result<Ticket, ServiceError> {
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        keys: &[Arc<str>],
+        wish: Wish,
+        visitor: Visitor,
+    ) -> Result<Ticket, ServiceError> {
         if self.is_closed() {
             return Err(ServiceError::ShuttingDown);
         }
@@ -143,6 +202,8 @@ impl Rooms {
             return Err(full);
         }
         let seat = Arc::new(Seat {
+            number: self.arrivals.fetch_add(1, Ordering::AcqRel) + 1,
+            visitor,
             since: self.engine.clock().now(),
             arrived_us: self.engine.nodes_us(),
             wide: keys.len() > 1 || wish.permits > 1,
@@ -192,6 +253,39 @@ impl Rooms {
             permits: queued.permits + queue.permits,
             contends: queued.contends || !queue.board.is_paused(),
         })
+    }
+
+    /// Who wait here and are asked for, in the order of arrival: the first `limit` of those numbered above `after`.
+    pub(crate) fn waiters(
+        &self,
+        after: u64,
+        limit: usize,
+        is_asked_for: impl Fn(&Visitor) -> bool,
+    ) -> Vec<Waiter> {
+        let mut found = BTreeMap::new();
+        {
+            let rooms = self.rooms.lock();
+            for queue in rooms.values().flat_map(|room| room.queues.values()) {
+                let seats = queue.seats.iter().zip(1..);
+                for (seat, place) in
+                    seats.filter(|(seat, _)| seat.number > after && is_asked_for(&seat.visitor))
+                {
+                    let (_, position) = found.entry(seat.number).or_insert_with(|| (Arc::clone(seat), place));
+                    *position = place.max(*position);
+                    if found.len() > limit {
+                        found.pop_last();
+                    }
+                }
+            }
+        }
+        let now = self.engine.clock().now();
+        let waiter = |(number, (seat, position)): (u64, (Arc<Seat>, usize))| Waiter {
+            number,
+            visitor: seat.visitor.clone(),
+            position,
+            waited_ms: now.saturating_duration_since(seat.since).as_millis() as u64,
+        };
+        found.into_iter().map(waiter).collect()
     }
 
     fn is_empty(&self) -> bool {
@@ -394,10 +488,15 @@ mod tests {
 
     const ONE: Wish = Wish { limit: 1, permits: 1 };
 
+    fn visitor(name: &str) -> Visitor {
+        let (names, metadata) = (vec![Name::new(name).unwrap()], Metadata::default());
+        Visitor { primitive: Primitive::Lock, names, owner: None, metadata, wait_ms: 1000 }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn where_nobody_may_wait_no_room_is_left_behind() {
         let rooms = rooms(0).await;
-        assert!(rooms.enter(&["a".into()], ONE).is_err());
+        assert!(rooms.enter(&["a".into()], ONE, visitor("a")).is_err());
         assert!(rooms.rooms.lock().is_empty());
         assert!(rooms.is_empty());
     }
@@ -406,7 +505,7 @@ mod tests {
     async fn a_multilock_asks_once_it_heads_all_queues_and_nobody_passes_it() {
         let rooms = rooms(10).await;
         let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
-        let enter = |keys: &[Arc<str>]| rooms.enter(keys, ONE).ok().unwrap();
+        let enter = |keys: &[Arc<str>]| rooms.enter(keys, ONE, visitor("x")).ok().unwrap();
         let is_first = |ticket: &Ticket| ticket.seat.behind.load(Ordering::Acquire) == 0;
         let [first_a, first_b] = [&a, &b].map(|key| enter(std::slice::from_ref(key)));
         let both = enter(&[a.clone(), b.clone()]);
@@ -414,6 +513,14 @@ mod tests {
         let [next_a, next_b] = [&a, &b].map(|key| enter(std::slice::from_ref(key)));
         assert!(is_first(&first_a) && is_first(&first_b));
         assert_eq!((rooms.waiting("a"), rooms.waiting("b")), (4, 4));
+        let positions = |limit| {
+            let waiters = rooms.waiters(0, limit, |_| true);
+            waiters.iter().map(|waiter| (waiter.number, waiter.position)).collect::<Vec<_>>()
+        };
+        assert_eq!(positions(9), [(1, 1), (2, 1), (3, 2), (4, 3), (5, 4), (6, 4)]);
+        assert_eq!(positions(2), [(1, 1), (2, 1)]);
+        assert_eq!(rooms.waiters(4, 9, |visitor| visitor.names.is_empty()).len(), 0);
+        assert_eq!(rooms.waiters(4, 9, |_| true).len(), 2);
         drop(first_b);
         drop(leaves);
         assert!(!is_first(&both) && !is_first(&next_b));

@@ -194,6 +194,8 @@ async fn what_was_proclaimed_is_not_taken_back_by_a_node_that_missed_it() {
     let leadership = call(&api, &name, "campaign", body).await.ok();
     let mut observer = observe(&api, &name).await;
     assert_eq!(observer.expect("leader").await["value"], "old");
+    // A node beyond the quorum gets its copy a moment later.
+    eventually("all nodes have it", async || agree(&copies(&cluster, &name))).await;
     set_full(&cluster.nodes[2], true);
     let proclaimed = proclaim(&api, &name, &leadership, "new").await.ok();
     assert_eq!(number(&proclaimed["nodes"], "granted"), 2);

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use self::attempt::{Try, request_of};
 use self::contention::{Contention, Patience, Step, back_off};
 use super::leases::{holder, unavailable};
-use super::waiting::{Queued, Ticket, Wish};
+use super::waiting::{Queued, Ticket, Visitor, Wish};
 use super::{AcquireOptions, Granted, Holder, Primitive, Service, ServiceError, Target, retry_after};
 use crate::domain::{KEEP_MS_MAX, LeaseId, QueueId, STANDING_LIFE_MS, Scope, Standing};
 use crate::quorum::Refusal;
@@ -130,7 +130,8 @@ impl<'a> Contender<'a> {
         if self.options.wait_ms == 0 {
             return self.contend(None).await;
         }
-        let ticket = match rooms.enter(self.scope.channels(), self.wish) {
+        let visitor = Visitor::new(self.target, self.options);
+        let ticket = match rooms.enter(self.scope.channels(), self.wish, visitor) {
             Ok(ticket) => ticket,
             // Full of those who wait for other names: what is free needs no room.
             Err(full @ ServiceError::TooManyWaiters { .. }) if !queued => {
