@@ -14,6 +14,7 @@
 //! - `document`: OpenAPI
 
 mod auth;
+mod batches;
 mod document;
 mod elections;
 mod fencing;

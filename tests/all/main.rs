@@ -13,6 +13,7 @@ mod semaphores;
 
 mod auth;
 mod bad_input;
+mod batches;
 mod chaos;
 mod cli_run;
 mod cli_terminal;
