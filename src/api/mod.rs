@@ -16,6 +16,7 @@
 //! - `openapi`: the document
 
 pub mod auth;
+mod console;
 mod delivery;
 mod elections;
 mod extract;
@@ -38,7 +39,7 @@ mod views;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::Method;
+use axum::http::{Method, Uri};
 use axum::routing::MethodRouter;
 use utoipa::IntoParams;
 use utoipa::openapi::path::PathItem;
@@ -88,6 +89,9 @@ fn table(keys: Option<&Arc<KeyRing>>) -> Table<'_> {
     t.open(handlers!(service::get_metrics));
     t.open(handlers!(service::get_openapi));
     t.open(handlers!(service::get_openapi_3_0));
+    t.hidden("/", endpoint(|_: State<Shared>, _: Uri| console::get_root()));
+    t.hidden("/console", endpoint(|_: State<Shared>, _: Uri| console::get_console()));
+    t.hidden("/console/{*file}", endpoint(|_: State<Shared>, uri| console::get_console_file(uri)));
     for path in ["/docs", "/docs/", "/docs/{*file}"] {
         t.hidden(path, endpoint(|_: State<Shared>, uri| service::get_docs(uri)));
     }
