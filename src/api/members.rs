@@ -139,7 +139,11 @@ pub async fn add_member(app: Context, Json(asked): Json<JoiningMember>) -> Answe
 #[utoipa::path(post, path = "/v1/members/{id}/replace", request_body = JoiningMember,
     params(("id" = String, Path, description = "The member that goes: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
-pub async fn replace_member(app: Context, Id(id): Id, Json(asked): Json<JoiningMember>) -> Answer<MemberList> {
+pub async fn replace_member(
+    app: Context,
+    Id(id): Id,
+    Json(asked): Json<JoiningMember>,
+) -> Answer<MemberList> {
     change(&app, Change::Replace(id, asked.url()?)).await
 }
 
