@@ -81,7 +81,7 @@ pub struct JoiningMember {
     /// The URL of the node. It must be in this server's list; a password need not be said again.
     #[serde(default)]
     #[garde(dive)]
-    #[schema(value_type = String, required = true, max_length = 500)]
+    #[schema(value_type = String, required = true, max_length = 500, pattern = "^[a-z]+://[!-~]+$")]
     url: Given<String>,
 }
 
@@ -90,7 +90,13 @@ impl Asked for JoiningMember {}
 impl JoiningMember {
     fn url(self) -> Result<String, Problem> {
         let url = self.url.take()?;
-        let is_url = url.len() <= LENGTH_MAX && url.contains("://");
+        let is_url = url.len() <= LENGTH_MAX
+            && url.split_once("://").is_some_and(|(scheme, rest)| {
+                !scheme.is_empty()
+                    && scheme.bytes().all(|byte| byte.is_ascii_lowercase())
+                    && !rest.is_empty()
+                    && rest.bytes().all(|byte| byte.is_ascii_graphic())
+            });
         let why = format!("must be the URL of a node, of at most {LENGTH_MAX} characters");
         if is_url { Ok(url) } else { Err(Problem::invalid(vec![FieldError::new("url", why)])) }
     }
@@ -106,7 +112,8 @@ impl FromRequestParts<AppState> for Id {
         let bad = || Problem::invalid(vec![FieldError::new("id", "is not the id of a member")]);
         let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| bad())?;
         let id = params.iter().next().map_or("", |(_, id)| id);
-        let is_id = !id.is_empty() && id.len() <= LENGTH_MAX && !id.contains(char::is_control);
+        let is_id =
+            !id.is_empty() && id.len() <= LENGTH_MAX && id.bytes().all(|byte| byte.is_ascii_graphic());
         if is_id { Ok(Self(id.to_owned())) } else { Err(bad()) }
     }
 }
@@ -137,7 +144,7 @@ pub async fn add_member(app: Context, Json(asked): Json<JoiningMember>) -> Answe
 ///
 /// Another node takes its place, and votes once the longest leases granted have expired.
 #[utoipa::path(post, path = "/v1/members/{id}/replace", request_body = JoiningMember,
-    params(("id" = String, Path, description = "The member that goes: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
+    params(("id" = String, Path, min_length = 1, max_length = 500, pattern = "^[!-~]+$", description = "The member that goes: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
 pub async fn replace_member(
     app: Context,
@@ -151,7 +158,7 @@ pub async fn replace_member(
 ///
 /// It never votes again. The next change has to wait for the longest leases granted.
 #[utoipa::path(delete, path = "/v1/members/{id}",
-    params(("id" = String, Path, description = "The member: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
+    params(("id" = String, Path, min_length = 1, max_length = 500, pattern = "^[!-~]+$", description = "The member: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
 pub async fn remove_member(app: Context, Id(id): Id, _: Query<Nothing>) -> Answer<MemberList> {
     change(&app, Change::Remove(id)).await
@@ -161,7 +168,7 @@ pub async fn remove_member(app: Context, Id(id): Id, _: Query<Nothing>) -> Answe
 ///
 /// It stops voting. If it still knows that after its restart, it has lost nothing and votes again at once; if not, it sits out a quarantine.
 #[utoipa::path(post, path = "/v1/members/{id}/close",
-    params(("id" = String, Path, description = "The member: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
+    params(("id" = String, Path, min_length = 1, max_length = 500, pattern = "^[!-~]+$", description = "The member: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
 pub async fn close_member(app: Context, Id(id): Id, _: Json<Nothing>) -> Answer<MemberList> {
     change(&app, Change::Close(id)).await
