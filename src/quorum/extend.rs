@@ -107,8 +107,8 @@ impl Engine {
                 Extension::Lost(nodes)
             }
             (Verdict::Rejected, _) => {
-                // What a minority still holds would only be in the way. But a retry may be refused what it
-                // claims because its attempt was granted it with another token.
+                // A minority may still hold it, where it would only be in the way. A retry that joins leaves it: it may
+                // be refused because its attempt was granted the lease with another token.
                 if !joins {
                     self.undo_everywhere(scope, &handle.id);
                 }
