@@ -325,9 +325,12 @@ impl Ledger {
                 let ttl = args[0].split(' ').nth(5).and_then(|ttl| ttl.parse().ok()).unwrap_or_default();
                 self.open.insert((way.node, lease.to_owned()), Stored { at: now, ttl, ends: now + ttl });
             }
-            Script::Release if !stays => {
+            Script::Release => {
+                // One that stays ends by its ttl: nobody owes anything for it any more.
                 self.open.remove(&(way.node, lease.to_owned()));
-                self.undone.insert((way.node, lease.to_owned()));
+                if !stays {
+                    self.undone.insert((way.node, lease.to_owned()));
+                }
             }
             Script::Extend if done => {
                 if let Some(stored) = self.open.get_mut(&(way.node, lease.to_owned())) {
