@@ -11,6 +11,8 @@ pub struct Electorate {
     generation: AtomicU64,
     members: AtomicU64,
     total: AtomicUsize,
+    /// Counts the gates that opened or were shut.
+    moves: AtomicU64,
 }
 
 /// What a round counts by.
@@ -37,7 +39,7 @@ const CHANGING: u64 = u64::MAX;
 impl Electorate {
     /// Of `total` nodes of which nothing is known.
     pub fn new(total: usize) -> Self {
-        Self { generation: 0.into(), members: u64::MAX.into(), total: total.into() }
+        Self { generation: 0.into(), members: u64::MAX.into(), total: total.into(), moves: 0.into() }
     }
 
     /// What counts now.
@@ -56,6 +58,16 @@ impl Electorate {
     /// Whether it has been the same all the time since then.
     pub fn is_still(&self, then: &Electors) -> bool {
         then.generation != CHANGING && self.generation() == then.generation
+    }
+
+    /// How often the gate of a node opened or was shut.
+    pub fn moves(&self) -> u64 {
+        self.moves.load(Ordering::SeqCst)
+    }
+
+    /// A node's gate opened, or was shut.
+    pub(super) fn moved(&self) {
+        self.moves.fetch_add(1, Ordering::SeqCst);
     }
 
     /// From now on these count.

@@ -15,6 +15,8 @@ const REPEATS_MAX: u32 = 8;
 pub(super) struct Ride<'a> {
     engine: &'a Engine,
     electors: Electors,
+    /// Of the gates, when the round began.
+    moves: u64,
     until: Instant,
     repeats_left: u32,
 }
@@ -24,7 +26,9 @@ impl Ride<'_> {
     pub(super) async fn again(&mut self) -> bool {
         let engine = self.engine;
         let is_moving = || engine.members.iter().any(|member| member.is_moving());
-        if engine.electorate.is_still(&self.electors) && !is_moving() || engine.clock.now() >= self.until {
+        // Who abstained in between may vote again by now.
+        let is_still = engine.electorate.is_still(&self.electors) && engine.electorate.moves() == self.moves;
+        if is_still && !is_moving() || engine.clock.now() >= self.until {
             return false;
         }
         let Some(left) = self.repeats_left.checked_sub(1) else { return false };
@@ -32,7 +36,7 @@ impl Ride<'_> {
         while is_moving() && engine.clock.now() < self.until {
             let _ = tokio::time::timeout(Duration::from_millis(5), engine.changed.notified()).await;
         }
-        self.electors = engine.electorate.now();
+        (self.moves, self.electors) = (engine.electorate.moves(), engine.electorate.now());
         true
     }
 
@@ -46,6 +50,7 @@ impl Engine {
     /// Begins what may have to be repeated since the membership changed meanwhile.
     pub(super) fn ride(&self) -> Ride<'_> {
         let (electors, until) = (self.electorate.now(), self.clock.now() + RIDE_MAX);
-        Ride { engine: self, electors, until, repeats_left: REPEATS_MAX }
+        let moves = self.electorate.moves();
+        Ride { engine: self, electors, moves, until, repeats_left: REPEATS_MAX }
     }
 }

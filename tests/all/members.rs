@@ -20,11 +20,11 @@ struct Load {
 }
 
 impl Load {
-    fn start(api: Api) -> Self {
+    fn start(api: Api, held_ttl_ms: u64) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&ends);
         let task = tokio::spawn(async move {
-            let held = api.acquire("load:held", json!({"ttl_ms": 2_000})).await.ok();
+            let held = api.acquire("load:held", json!({"ttl_ms": held_ttl_ms})).await.ok();
             let (mut rounds, mut last) = (0, 0);
             while !over.load(Ordering::Relaxed) {
                 let lease = api.acquire("load:turns", json!({"ttl_ms": 1_000})).await.ok();
@@ -77,7 +77,7 @@ async fn three_nodes_become_five_and_three_again_under_load() {
     let (one, two) = (Server::start(&options).ready().await, Server::start(&options).ready().await);
     let api = one.api();
     assert_eq!(api.metric("quorate_member_list_mismatch").await, 2.0);
-    let load = Load::start(two.api());
+    let load = Load::start(two.api(), 2_000);
     for (epoch, url) in [(2, &urls[3]), (4, &urls[4])] {
         let seen = api.post("/v1/members", json!({"url": url})).await.ok();
         assert_eq!((number(&seen, "epoch"), seen["changing"].is_string()), (epoch, true), "{seen}");
@@ -110,7 +110,8 @@ async fn three_members_that_are_closed_before_their_restart_vote_again_within_se
     let server = cluster.server(&["--max-ttl", "300s"]).await;
     let api = server.api();
     api.acquire("long", json!({"ttl_ms": 300_000})).await.ok();
-    let load = Load::start(server.api());
+    // It outlasts the restart of a node: the next one is closed before each copy has been extended.
+    let load = Load::start(server.api(), 30_000);
     let began = Instant::now();
     for i in 0..3 {
         api.post(&format!("/v1/members/n{}/close", i + 1), json!({})).await.ok();

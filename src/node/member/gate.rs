@@ -107,6 +107,7 @@ impl Member {
             Standing::Refused(reason) => tracing::error!(node, address, %reason, "node refused"),
         }
         self.gate.store(Arc::new(gate));
+        self.electorate.moved();
         self.metrics.state(self.state(&standing));
         *current = standing;
         true
