@@ -35,7 +35,7 @@ step() {
     fi
 }
 
-build() { (cd "$root" && { ! command -v cargo > /dev/null || cargo build -q --locked --bin quorate; }); }
+build() { (cd "$root" && { ! command -v cargo > /dev/null || cargo test -q --locked --no-run --test all; }); }
 
 # promtool and prometheus: from PATH, or unpacked from Debian's package, which starts no service
 # and needs no root.

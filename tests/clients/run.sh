@@ -79,7 +79,7 @@ redis=()
 start_server() {
   local node server=$scratch/logs/server
   if [[ -z ${QUORATE_BIN-} ]]; then
-    (cd "$root" && cargo build --locked --quiet --bin quorate)
+    (cd "$root" && cargo test --locked --quiet --no-run --test all)
     QUORATE_BIN=${CARGO_TARGET_DIR:-$root/target}/debug/quorate
   fi
   for node in 1 2 3; do

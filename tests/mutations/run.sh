@@ -9,8 +9,8 @@
 # Each FILE.patch begins with what is wrong and a line `Caught within: N seeds`, or `N seeds from M`.
 set -eu
 
-here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
-tree=$(CDPATH= cd -- "$here/../.." && pwd)
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+tree=$(CDPATH='' cd -- "$here/../.." && pwd)
 target=${CARGO_TARGET_DIR:-$tree/target}
 work=${QUORATE_MUTATIONS_DIR:-$target/mutations}
 
