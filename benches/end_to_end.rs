@@ -138,8 +138,8 @@ struct Deployment {
     servers: Vec<(Process, SocketAddr)>,
 }
 
-/// The server as its users build it. The one that cargo builds beside this program has what only tests
-/// need in its libraries, and so not the names that the profile in `.cargo` is about.
+/// The server as its users build it. The one that cargo builds beside this program has what only tests need in its
+/// libraries.
 fn binary() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         if let Some(binary) = std::env::var_os("QUORATE_BENCH_BINARY") {
