@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::Name;
+use smallvec::smallvec;
+
+use super::{Name, Scope};
 
 /// How keys are called, below one prefix.
 #[derive(Debug, Clone)]
 pub struct Keys {
+    root: Box<str>,
     marker: Box<str>,
     lock: Box<str>,
     election: Box<str>,
@@ -19,6 +22,7 @@ impl Keys {
     pub fn new(prefix: &str) -> Self {
         let below = |kind: &str| -> Box<str> { format!("{prefix}:{kind}").into() };
         Self {
+            root: below(""),
             marker: below("member"),
             lock: below("lock:"),
             election: below("election:"),
@@ -36,6 +40,21 @@ impl Keys {
     /// the addresses of members, and how often the node was looked at.
     pub fn register(&self) -> &[Box<str>; 5] {
         &self.register
+    }
+
+    /// What all keys begin with.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// What a lease covers, as far as the record under this key tells.
+    pub fn scope_of(&self, key: &str) -> Option<Scope> {
+        if key.starts_with(&*self.semaphore) {
+            let (index, _slot) = key.rsplit_once('/')?;
+            return Some(Scope::Slots(index.into()));
+        }
+        let is_record = key.starts_with(&*self.lock) || key.starts_with(&*self.election);
+        is_record.then(|| Scope::Records(smallvec![key.into()]))
     }
 
     /// A lock's record; its fence too. Also the channel of its releases.

@@ -158,7 +158,7 @@ const UNFIT: &str =
 const ROLLED_BACK: &str =
     "went back to an earlier state: waiting until leases it may have forgotten have expired";
 const BLANK: &str = "blank: waiting as if it had lost its data (quorate init skips this wait for new nodes)";
-const CLOSED: &str = "closed by command: it votes again once it was restarted";
+pub(super) const CLOSED: &str = "closed by command: it votes again once it was restarted";
 
 impl Board {
     /// A board of nodes with these addresses; nothing seen yet.
@@ -534,7 +534,8 @@ impl Board {
         if membership.of_process(&seen.identity.run_id).is_some() {
             return None;
         }
-        if let (Mark::Member { run_id, .. }, Some(chosen)) = (&seen.mark, &seen.chosen)
+        if let (Mark::Member { run_id, .. } | Mark::Closed { run_id, .. }, Some(chosen)) =
+            (&seen.mark, &seen.chosen)
             && *run_id == seen.identity.run_id
         {
             return Some(match chosen.deployment == membership.deployment {

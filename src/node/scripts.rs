@@ -120,11 +120,6 @@ impl Script {
     pub const fn is_look(self) -> bool {
         matches!(self, Self::Status | Self::Mark | Self::Register)
     }
-
-    /// Whether its answer is a vote. A copy that is given to a node counts nowhere.
-    pub const fn is_vote(self) -> bool {
-        self.is_marked() && !matches!(self, Self::Heal)
-    }
 }
 
 fn bare(source: &str) -> String {

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::rounds::{Copy, ExtendRound};
-use super::tally::{Count, Verdict};
+use super::tally::{Count, Verdict, quorum_of};
 use super::{Engine, Ride};
 use crate::domain::{LeaseHandle, LeaseId, Nodes, Renewal, Scope, Version, drift_ms};
 use crate::node::Command;
@@ -75,6 +75,10 @@ impl Engine {
         let command = calls::extend(scope, id, Some(*token), renewal, data, joins);
         let started = self.clock.now();
         let (mut votes, ballot) = self.poll(&Arc::new(command)).await;
+        // Whether a retry has it, too, is not to be had from a copy.
+        if !joins && votes.is_restorable() {
+            Box::pin(self.restore(scope, &handle, &mut votes)).await;
+        }
         // Who says no says that it does not hold this lease, and not that it holds another.
         let nodes = Nodes { held: 0, ..votes.count.nodes() };
         // How long it lives is known only now. Nobody is told before that is recorded.
@@ -84,7 +88,7 @@ impl Engine {
         {
             return Extension::NoQuorum(nodes);
         }
-        match (votes.count.extension_verdict(), votes.stored.take()) {
+        match (votes.verdict(), votes.stored.take()) {
             // Votes of two memberships are not counted together.
             _ if !ride.is_still() => Extension::NoQuorum(nodes),
             (Verdict::Carried, Some(stored)) => {
@@ -121,13 +125,58 @@ impl Engine {
     /// Sends an extension to all nodes, also to those in quarantine, and counts until the verdict.
     pub(super) async fn poll(self: &Arc<Self>, command: &Arc<Command>) -> (ExtendRound, Ballot) {
         let (mut round, mut ballot, now) = (ExtendRound::new(self.total()), self.ballot(), self.clock.now());
+        // A member that this server does not know where to find says nothing.
+        round.count.failed = self.total().saturating_sub(self.seats().count());
         for (i, member) in self.seats() {
-            if !member.vote_or_copy(command, now, Some(ballot.seat(i))) {
-                round.does_not_count(i);
-            }
+            round.asked(i, member.vote_or_copy(command, now, Some(ballot.seat(i))));
         }
         self.drive_all(&mut round, &mut ballot).await;
         (round, ballot)
+    }
+
+    /// Gives a lease that is held to the members that do not have it.
+    pub(super) async fn copy(self: &Arc<Self>, scope: &Scope, handle: LeaseHandle) {
+        let (started, ride) = (self.clock.now(), self.ride());
+        let command = calls::update(scope, &handle.id, None, Version::default(), "");
+        let (mut votes, ballot) = self.poll(&Arc::new(command)).await;
+        if votes.is_restorable() {
+            self.restore(scope, &handle, &mut votes).await;
+        }
+        if let (Verdict::Carried, Some(stored), true) =
+            (votes.verdict(), votes.stored.take(), ride.is_still())
+        {
+            let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
+            self.heal(scope, handle, &stored, started + Duration::from_millis(left), votes, ballot);
+        }
+    }
+
+    /// Gives copies to members that vote and do not hold it, until a quorum does (§1.7). Each lasts as long as what the
+    /// others hold: it is counted from an answer to this extension.
+    async fn restore(self: &Arc<Self>, scope: &Scope, handle: &LeaseHandle, votes: &mut ExtendRound) {
+        /// A contender that takes the nodes which are free is refused by the others, and gone in a moment.
+        const TRIES: usize = 4;
+        let Some(stored) = votes.stored.clone() else { return };
+        let mut without: SmallVec<[(usize, u64); 5]> = votes.without().collect();
+        for tries_left in (0..TRIES).rev() {
+            let (mut ballot, now) = (Ballot::new(1), self.clock.now());
+            for (i, node_ms) in &without {
+                let heal = calls::heal(scope, handle, &stored, node_ms + stored.remaining_ms);
+                self.members[*i].vote(&Arc::new(heal), now, Some(ballot.seat(*i)));
+            }
+            while let Some((node, answer)) = ballot.next().await {
+                if answer.is_ok_and(|answer| answer.done) {
+                    without.retain(|(i, _)| *i != node);
+                    votes.restored(node);
+                    if votes.count.yes >= quorum_of(votes.count.total) {
+                        return;
+                    }
+                }
+            }
+            if tries_left == 0 {
+                return;
+            }
+            tokio::time::sleep(self.stall_patience()).await;
+        }
     }
 
     /// Gives the lease back to nodes that said they lost it, the latest data to those that have

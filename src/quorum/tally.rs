@@ -7,6 +7,11 @@ pub const fn quorum_of(total: usize) -> usize {
     total / 2 + 1
 }
 
+/// So many nodes leave no quorum to anybody else: ⌈N/2⌉, which is less than a quorum where N is even.
+pub const fn bar_of(total: usize) -> usize {
+    total + 1 - quorum_of(total)
+}
+
 /// Votes of one round, where a node says yes, no, or abstains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
@@ -55,17 +60,17 @@ impl Count {
         }
     }
 
-    /// The verdict on a lease that was granted before. It is lost only when no quorum can hold
-    /// it any more: nodes that did not answer may, and what may still be valid is neither
+    /// The verdict on a lease that was granted before. It is lost only when another one could be granted
+    /// meanwhile: nodes that did not answer may hold it, and what may still be valid is neither
     /// called lost nor undone (docs/protocol.md §1.6).
     pub fn extension_verdict(&self) -> Verdict {
-        let quorum = quorum_of(self.total);
+        let (quorum, bar) = (quorum_of(self.total), bar_of(self.total));
         let pending = self.pending();
         if self.yes >= quorum {
             Verdict::Carried
-        } else if self.yes + self.failed + pending < quorum {
+        } else if self.yes + self.failed + pending < bar {
             Verdict::Rejected
-        } else if self.yes + pending < quorum && (pending == 0 || self.yes + self.failed >= quorum) {
+        } else if self.yes + pending < quorum && (pending == 0 || self.yes + self.failed >= bar) {
             Verdict::NoQuorum
         } else {
             Verdict::Open
@@ -303,14 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_lost_only_when_no_quorum_can_hold_it() {
+    fn a_lease_is_lost_only_when_another_one_could_be_granted() {
         for total in 1..=5 {
             let quorum = quorum_of(total);
             for votes in arrivals(total) {
                 let full = count(total, &votes);
                 let expected = if full.yes >= quorum {
                     Verdict::Carried
-                } else if full.yes + full.failed < quorum {
+                } else if full.no >= quorum {
                     Verdict::Rejected
                 } else {
                     Verdict::NoQuorum

@@ -672,7 +672,7 @@ impl World {
                     let stays =
                         matches!(&value, Ok(Value::List(reply)) if reply.get(2) == Some(&Value::Int(1)));
                     inner.ledger.ran(way, command, refused == DONE, refused != DONE && stays, self.ms());
-                    if command.script.is_vote() {
+                    if command.script.is_marked() {
                         inner.nodes[way.node].voted_ms = self.ms();
                     }
                 }

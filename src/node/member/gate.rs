@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Member;
-use crate::node::board::{MARKING, Standing};
+use crate::node::board::{CLOSED, MARKING, Standing};
 use crate::node::metrics::NodeState;
 use crate::node::{Marker, NodeError};
 
@@ -18,6 +18,8 @@ pub(super) const SUSPECTED: &str = "its clock stepped, or this server stood stil
 pub(super) enum Gate {
     /// In which membership its vote counts.
     Open(Arc<Marker>, u64),
+    /// It stopped voting on purpose, under this marker: by which membership it still knows what it held.
+    Closed(Arc<Marker>, u64),
     /// Why, and of a node in quarantine under what it is given copies.
     Shut(NodeError, Option<Arc<Marker>>),
 }
@@ -71,8 +73,9 @@ impl Member {
         if matches!(standing, Standing::Voting(_)) && self.failed.load(Ordering::Acquire) {
             return false;
         }
-        let is_open = matches!(**self.gate.load(), Gate::Open(_, of) if of != generation);
-        if *current == standing && !is_open {
+        let is_of_another =
+            matches!(**self.gate.load(), Gate::Open(_, of) | Gate::Closed(_, of) if of != generation);
+        if *current == standing && !is_of_another {
             return true;
         }
         let marker = |expected: &Arc<str>, votes| {
@@ -83,6 +86,9 @@ impl Member {
             Standing::Voting(expected) => {
                 self.stepped.store(false, Ordering::Release);
                 Gate::Open(marker(expected, true), generation)
+            }
+            Standing::Quarantined { marker: Some(seen), reason, .. } if **reason == *CLOSED => {
+                Gate::Closed(marker(seen, false), generation)
             }
             Standing::Quarantined { marker: seen, .. } => {
                 Gate::Shut(NodeError::Quarantined, seen.as_ref().map(|seen| marker(seen, false)))

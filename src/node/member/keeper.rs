@@ -123,7 +123,7 @@ impl Member {
         let status = Status::read(&answer)?;
         let is_expected = match &**self.gate.load() {
             Gate::Open(marker, _) => *marker.expected == *status.marker,
-            Gate::Shut(..) => false,
+            Gate::Shut(..) | Gate::Closed(..) => false,
         };
         Ok(status.error.is_none() && is_expected)
     }

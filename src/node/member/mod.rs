@@ -33,6 +33,17 @@ use crate::domain::Keys;
 use crate::telemetry::Undo;
 use crate::telemetry::trace::VoteSpan;
 
+/// How a node was asked for a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Its answer counts.
+    ToVote,
+    /// It is closed: what it held then it still holds, but nothing that it is told now counts.
+    AsWitness,
+    /// It is in quarantine, and does the same so that it has what the others have once it votes.
+    ToCopy,
+}
+
 /// One configured node.
 pub struct Member {
     index: usize,
@@ -163,9 +174,9 @@ impl Member {
         self.cast(command, now, to, self.trace(command), false);
     }
 
-    /// The same, but has a node in quarantine do what those do that vote, so that it has what they have once
-    /// it votes again. Then this is false, and nobody may count its answer.
-    pub fn vote_or_copy(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) -> bool {
+    /// The same, but has a node in quarantine, or a closed one, do what those do that vote, so that it has what they
+    /// have once it votes again.
+    pub fn vote_or_copy(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) -> Asked {
         self.cast(command, now, to, self.trace(command), true)
     }
 
@@ -173,7 +184,6 @@ impl Member {
         VoteSpan::begin(self.metrics.node(), command.script.name())
     }
 
-    /// False where it was sent as a copy.
     fn cast(
         self: &Arc<Self>,
         command: &Arc<Command>,
@@ -181,8 +191,10 @@ impl Member {
         to: Option<Seat>,
         span: Option<Box<VoteSpan>>,
         or_copy: bool,
-    ) -> bool {
-        match &**self.gate.load() {
+    ) -> Asked {
+        let gate = self.gate.load();
+        let gate = &**gate;
+        match gate {
             Gate::Open(marker, generation) if *generation == self.electorate.generation() => {
                 self.forward(command, Some(Arc::clone(marker)), now, to, span);
             }
@@ -194,11 +206,16 @@ impl Member {
                 }
                 abstain(to, &NodeError::Unmarked);
             }
-            Gate::Shut(_, Some(marker)) if or_copy => {
+            Gate::Shut(_, Some(marker)) | Gate::Closed(marker, _) if or_copy => {
+                let is_witness = matches!(gate, Gate::Closed(_, of) if *of == self.electorate.generation());
                 self.forward(command, Some(Arc::clone(marker)), now, to, span);
-                return false;
+                return if is_witness { Asked::AsWitness } else { Asked::ToCopy };
             }
-            Gate::Shut(why, _) => {
+            Gate::Shut(..) | Gate::Closed(..) => {
+                let why = match gate {
+                    Gate::Shut(why, _) => why,
+                    _ => &NodeError::Quarantined,
+                };
                 self.complain(command, why, now);
                 if let Some(span) = span {
                     span.end(NODE_OUTCOMES[node_outcome(Err(why))], false);
@@ -206,7 +223,7 @@ impl Member {
                 abstain(to, why);
             }
         }
-        true
+        Asked::ToVote
     }
 
     /// Asks for a vote, and waits for it.
@@ -324,7 +341,7 @@ impl ReplyWatcher for Member {
         if let Some(node_ms) = node_ms {
             // Already the vote that tells of the step was cast by the wrong clock.
             let stepped = self.watch_clock(sent_at, now, node_ms);
-            if command.script.is_vote() && (stepped || self.stepped.load(Ordering::Acquire)) {
+            if command.script.is_marked() && (stepped || self.stepped.load(Ordering::Acquire)) {
                 answer = Err(NodeError::ClockStepped);
             }
         }

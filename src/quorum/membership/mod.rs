@@ -3,6 +3,7 @@
 //! [`proposer`] is the state machine of one proposal and [`steps`] says which step comes next, both without I/O. Here
 //! they meet the nodes: each server makes the steps that are due, and those that its operator asks for.
 
+mod carry;
 pub mod proposer;
 mod rights;
 pub mod steps;
@@ -142,12 +143,22 @@ impl Engine {
     ///
     /// # Errors
     /// Why it is not made.
-    pub async fn change_members(&self, change: &Change) -> Result<Membership, ChangeError> {
-        /// Proposals that others got ahead of.
-        const TRIES: u32 = 8;
+    pub async fn change_members(self: &Arc<Self>, change: &Change) -> Result<Membership, ChangeError> {
         let _one_at_a_time = self.changing.lock().await;
         // What another server has done meanwhile counts.
         join_all(self.members.iter().map(|member| member.probe(true))).await;
+        if let Change::Replace(id, address) = change {
+            self.prepare(address).await;
+            steps::asked(&self.board.lock(), change, self.clock.random_bits())?;
+            // It votes no more before the other one takes its place: by then the others have its leases.
+            self.make_change(&Change::Close(id.clone())).await?;
+        }
+        self.make_change(change).await
+    }
+
+    async fn make_change(self: &Arc<Self>, change: &Change) -> Result<Membership, ChangeError> {
+        /// Proposals that others got ahead of.
+        const TRIES: u32 = 8;
         for _ in 0..TRIES {
             if let Change::Add(address) | Change::Replace(_, address) = change {
                 self.prepare(address).await;
@@ -155,6 +166,7 @@ impl Engine {
             let step = steps::asked(&self.board.lock(), change, self.clock.random_bits())?;
             if self.propose_step(&step).await && self.is_learnt(&step.value) {
                 tracing::info!(target: "audit", epoch = step.value.epoch, %change, "membership changed by command");
+                self.carry_leases().await;
                 return Ok(step.value);
             }
             tokio::time::sleep(Duration::from_millis(PAUSE_MS + self.clock.random_below(4 * PAUSE_MS))).await;

@@ -3,7 +3,7 @@
 use super::{Action, Patience, StateMachine};
 use crate::node::ballot::Vote;
 use crate::node::calls::Released;
-use crate::quorum::tally::{Count, Verdict, quorum_of};
+use crate::quorum::tally::{Count, Verdict, bar_of, quorum_of};
 
 /// Votes of a release: yes where the lease was held.
 #[derive(Debug, Clone)]
@@ -34,10 +34,10 @@ impl ReleaseRound {
         self.is_enough() || self.count.yes + self.unasked >= quorum_of(self.count.total)
     }
 
-    /// Whether a quorum may have held it.
+    /// Whether so many may have held it that nobody else could.
     pub(in crate::quorum) fn was_held(&self) -> bool {
         let Count { yes, failed, total, .. } = self.count;
-        yes > 0 && yes + self.count.pending() + failed >= quorum_of(total)
+        yes > 0 && yes + self.count.pending() + failed >= bar_of(total)
     }
 }
 
@@ -53,8 +53,8 @@ impl StateMachine for ReleaseRound {
         if self.is_enough() {
             // A copy that came later than the others, as a spare's does, is over later. So where nodes
             // disagree, the others shall say what a quorum has, unless that takes long, too.
-            let is_open = yes > 0 && no > 0 && yes < quorum_of(total);
-            if !is_open || yes + self.count.pending() < quorum_of(total) {
+            let is_open = yes > 0 && no > 0 && yes < bar_of(total);
+            if !is_open || yes + self.count.pending() < bar_of(total) {
                 return Action::Done;
             }
             return Action::WaitFor(Patience::Tie);
@@ -198,7 +198,7 @@ mod tests {
                 let failed = votes.iter().filter(|&&way| way == 2).count();
                 let expected = if stays >= quorum_of(total) {
                     Verdict::Carried
-                } else if stays + failed < quorum_of(total) {
+                } else if stays + failed < bar_of(total) {
                     Verdict::Rejected
                 } else {
                     Verdict::NoQuorum

@@ -1,0 +1,70 @@
+//! Carrying leases over a change of the members (docs/protocol.md §4.10).
+//!
+//! A change may leave a lease with fewer nodes than a quorum: a member is added, so that a quorum is one more, or one is
+//! closed. Its next extension restores it. But before the closed member ends, the others must have all leases.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream;
+
+use super::super::Engine;
+use crate::domain::{Holding, LeaseHandle, LeaseId, Token};
+use crate::node::calls::{self, ListStep};
+use crate::node::member::Member;
+
+/// Keys looked at in one step.
+const STEP: u64 = 300;
+/// Leases that are copied at once.
+const AT_ONCE: usize = 64;
+/// Whoever asked for the change has waited long enough then.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// At how many members each lease is, and its token: the least, as a node may have granted it late with a greater one.
+type Leases = HashMap<(String, LeaseId), (usize, Token)>;
+
+impl Engine {
+    /// Has every lease that is held reach all members that vote.
+    pub(super) async fn carry_leases(self: &Arc<Self>) {
+        if tokio::time::timeout(PATIENCE, self.carry_all()).await.is_err() {
+            tracing::warn!("not all leases were copied to the other members: extensions copy the others");
+        }
+    }
+
+    async fn carry_all(self: &Arc<Self>) {
+        // Among those that vote each lease is, whoever else has it.
+        let voting: Vec<_> =
+            self.seats().filter(|(_, one)| one.is_voting()).map(|(_, one)| self.leases_at(one)).collect();
+        let (total, mut leases) = (voting.len(), Leases::new());
+        for (key, holding) in join_all(voting).await.into_iter().flatten() {
+            let (copies, token) = leases.entry((key, holding.lease)).or_insert((0, holding.token));
+            (*copies, *token) = (*copies + 1, holding.token.min(*token));
+        }
+        let missing = leases.into_iter().filter(|(_, (copies, _))| *copies < total);
+        let copied = missing.filter_map(|((key, id), (_, token))| {
+            let scope = self.keys.scope_of(&key)?;
+            Some(async move { self.copy(&scope, LeaseHandle { id, token }).await })
+        });
+        stream::iter(copied).for_each_concurrent(AT_ONCE, |one| one).await;
+    }
+
+    /// What is held at a node.
+    async fn leases_at(&self, member: &Arc<Member>) -> Vec<(String, Holding)> {
+        let (mut held, mut cursor) = (Vec::new(), "0".to_owned());
+        loop {
+            let command = Arc::new(calls::list(self.keys.root(), &cursor, STEP));
+            let Ok(step) = member.ask_to_vote(&command).await.and_then(ListStep::read) else { return held };
+            // What is stored with it is not needed.
+            held.extend(
+                step.held.into_iter().map(|(key, one)| (key, Holding { data: String::new(), ..one })),
+            );
+            if step.cursor == "0" {
+                return held;
+            }
+            cursor = step.cursor;
+        }
+    }
+}
