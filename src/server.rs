@@ -301,7 +301,8 @@ fn banner(url: &str, nodes: usize, address: SocketAddr, keyed: bool) -> String {
          Take a lock, and look at it:\n\n  \
            curl -s {url}/v1/locks/demo/acquire{key} -H 'content-type: application/json' -d '{{\"ttl_ms\": 10000}}'\n  \
            curl -s {url}/v1/locks/demo{key}\n\n\
-         All calls: {url}/docs      The real thing: quorate serve --help      End: Ctrl-C\n\n",
+         Console: {url}/console      All calls: {url}/docs\n\
+         The real thing: quorate serve --help      End: Ctrl-C\n\n",
         version = env!("CARGO_PKG_VERSION"),
         s = if nodes == 1 { "" } else { "s" },
     )

@@ -12,9 +12,11 @@
 //! - `problem`: the table of everything that can go wrong
 //! - `auth`, `observe`: the layers of our own
 //! - `document`: OpenAPI
+//! - `console`: the files of the web console
 
 mod auth;
 mod caller;
+mod console;
 mod document;
 mod elections;
 mod fencing;
@@ -160,7 +162,16 @@ mod tests {
     async fn only_the_open_routes_answer_without_a_key() {
         let (_, entry) = access::new_key("k", &["read".to_owned()], &[]).unwrap();
         let api = api(Some(KeyRing::parse(&entry).unwrap())).await;
-        let open = ["/livez", "/readyz", "/metrics", "/openapi.json", "/openapi-3.0.json", "/docs", "/docs/"];
+        let open = [
+            "/livez",
+            "/readyz",
+            "/metrics",
+            "/openapi.json",
+            "/openapi-3.0.json",
+            "/docs",
+            "/docs/",
+            "/console",
+        ];
         for path in open {
             assert_eq!(ask(&api, "GET", path, Value::Null, None).await.status(), 200, "{path}");
         }
@@ -184,6 +195,10 @@ mod tests {
             ("GET", "/livez", 200),
             ("GET", "/nothing", 404),
             ("GET", "/docs/nothing", 404),
+            ("GET", "/console/nothing", 404),
+            ("GET", "/console?key=x", 400),
+            ("GET", "/", 307),
+            ("GET", "/console/", 307),
             ("GET", "/v1/locks/", 404),
             ("GET", "/v1/locks/a/b", 404),
             ("PATCH", "/v1/locks/a", 405),
@@ -196,7 +211,7 @@ mod tests {
             let answer = ask(&api, method, path, Value::Null, None).await;
             assert_eq!(answer.status(), status, "{method} {path}");
             assert!(answer.headers().contains_key("x-request-id"), "{method} {path}");
-            if status != 200 {
+            if status >= 400 {
                 assert_eq!(answer.headers()["content-type"], problem::MEDIA_TYPE, "{method} {path}");
                 let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
                 assert_eq!(json_of(answer).await["request_id"], id, "{method} {path}");

@@ -23,7 +23,7 @@ use super::problem::{Kind, Problem};
 use super::request_id::{self, NewRequestId};
 use super::slots::Streams;
 use super::state::{App, AppState, Limits, Shared};
-use super::{document, elections, fencing, locks, members, multilocks, semaphores, service};
+use super::{console, document, elections, fencing, locks, members, multilocks, semaphores, service};
 use crate::access::KeyRing;
 
 /// Every documented route. Those below `/v1` ask for a key, where keys are asked for.
@@ -65,8 +65,17 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(service::get_openapi_3_0))
 }
 
-/// Routes that are not in the document.
-const DOCS: [&str; 3] = ["/docs", "/docs/", "/docs/{*file}"];
+/// Routes that are not in the document: pages for people, and their files.
+fn pages() -> Router<AppState> {
+    Router::new()
+        .route("/", get(console::to_console))
+        .route("/console", get(console::get_console))
+        .route("/console/", get(console::to_console))
+        .route("/console/{*file}", get(console::get_console))
+        .route("/docs", get(service::get_docs))
+        .route("/docs/", get(service::get_docs))
+        .route("/docs/{*file}", get(service::get_docs))
+}
 
 /// The document, OpenAPI 3.1, with line breaks and the bounds of a server that has none of its own.
 pub fn openapi_json() -> String {
@@ -85,8 +94,7 @@ pub fn router(app: App) -> Router {
     let keys = app.keys.clone();
     let streams = Streams::new(app.limits.streams_max);
     let shared = Shared { streams, document: document.into(), document_3_0: document_3_0.into(), app };
-    let routes = DOCS.into_iter().fold(routes, |routes, path| routes.route(path, get(service::get_docs)));
-    layered(routes, keys).with_state(Arc::new(shared))
+    layered(routes.merge(pages()), keys).with_state(Arc::new(shared))
 }
 
 /// Puts everything around `routes` that is the same for all of them. From the outside in:

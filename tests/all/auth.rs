@@ -158,7 +158,7 @@ async fn call(api: &Api, method: &str, path: &str, body: &Value) -> crate::suppo
 async fn without_a_key_only_what_probes_and_readers_of_the_docs_need_is_open() {
     let (_cluster, server, _keys) = keyed().await;
     let api = server.api();
-    for path in ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs"] {
+    for path in ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/console", "/console/app.js"] {
         let status = api.get(path).await.status;
         assert!((200..400).contains(&status), "{path}: {status}");
     }

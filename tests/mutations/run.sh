@@ -52,7 +52,7 @@ export CARGO_PROFILE_TEST_DEBUG=line-tables-only
 
 sync_tree() {
     # Only what differs is written, so that cargo sees no more changes than there are.
-    (cd "$tree" && find Cargo.lock src tests/sim benches openapi -type f 2>/dev/null) |
+    (cd "$tree" && find Cargo.lock src console tests/sim benches openapi -type f 2>/dev/null) |
     while read -r file; do
         if ! cmp -s "$tree/$file" "$work/tree/$file"; then
             mkdir -p "$work/tree/$(dirname "$file")"

@@ -1,0 +1,218 @@
+// What the console shows and does, by clicking. Times are bounds against hanging, not figures.
+
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import http from 'node:http';
+import { after, before, beforeEach, describe, it } from 'node:test';
+import { AxeBuilder } from '@axe-core/playwright';
+import { chromium } from 'playwright-core';
+import { Deployment, eventually } from './deployment.mjs';
+
+let browser;
+before(async () => {
+  browser = await chromium.launch({
+    executablePath: process.env.QUORATE_CHROMIUM,
+    args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking'],
+  });
+});
+after(() => browser?.close());
+
+// A page of its own per test; whatever it asks of another host, or complains of, fails the test.
+const complaints = [];
+beforeEach(() => complaints.splice(0));
+async function open(url, page = '', options = {}) {
+  const context = await browser.newContext(options);
+  const tab = await context.newPage();
+  tab.setDefaultTimeout(20000);
+  const { host } = new URL(url);
+  tab.on('request', (request) => {
+    if (new URL(request.url()).host !== host) complaints.push(`asks ${request.url()}`);
+  });
+  tab.on('pageerror', (error) => complaints.push(`${error}`));
+  tab.on('console', (message) => {
+    if (/Content Security Policy/.test(message.text())) complaints.push(message.text());
+  });
+  await tab.goto(`${url}/console#/${page}`);
+  await tab.getByRole('heading', { level: 1 }).waitFor();
+  return tab;
+}
+const done = async (tab) => {
+  await tab.context().close();
+  assert.deepEqual(complaints, []);
+};
+
+const seconds = (text) => {
+  const minutes = /(\d+) min/.exec(text)?.[1] ?? 0;
+  return Number(minutes) * 60 + Number(/([\d.]+) s/.exec(text)?.[1] ?? 0);
+};
+
+describe('the console of a server without keys', () => {
+  let server;
+  before(async () => {
+    server = await Deployment.start();
+  });
+  after(() => server?.stop());
+
+  it('is where the root leads', async () => {
+    const answer = await fetch(`${server.url}/`, { redirect: 'manual' });
+    assert.ok([302, 303, 307, 308].includes(answer.status));
+    assert.match(answer.headers.get('location'), /console$/);
+  });
+
+  it('shows a lock taken elsewhere, and its time running down, until it is released', async () => {
+    const tab = await open(server.url, 'locks');
+    const { body } = await server.acquire('orders:live', { owner: 'billing-7' });
+    const begun = Date.now();
+    const row = tab.getByRole('row').filter({ hasText: 'orders:live' });
+    await row.waitFor();
+    console.log(`# appeared after ${Date.now() - begun} ms`);
+    await row.getByText('billing-7').waitFor();
+    const remaining = row.locator('td').filter({ hasText: /^\d[\d.]* s$/ }).last();
+    const first = seconds(await remaining.innerText());
+    await eventually(async () => seconds(await remaining.innerText()) < first - 1, 'the countdown runs');
+    await server.call('POST', '/v1/locks/orders:live/release', { lease_id: body.lease_id });
+    await row.waitFor({ state: 'detached' });
+    await done(tab);
+  });
+
+  it('finds names by their prefix and sorts by a click', async () => {
+    for (const name of ['sort:b', 'sort:a', 'other:c']) await server.acquire(name, { owner: `of ${name}` });
+    const tab = await open(server.url, 'locks');
+    await tab.getByLabel('Names that begin with').fill('sort:');
+    await tab.getByText('2 locks held').waitFor();
+    const names = () => tab.locator('tbody a').allInnerTexts();
+    assert.deepEqual(await names(), ['sort:a', 'sort:b']);
+    await tab.getByRole('button', { name: 'Name' }).click();
+    await eventually(async () => (await names()).join() === 'sort:b,sort:a', 'sorted downwards');
+    await done(tab);
+  });
+
+  it('takes, extends and releases a lock from the page, and its curl line does the same', async () => {
+    const tab = await open(server.url, 'try');
+    await tab.getByLabel('Name').fill('try:me');
+    await tab.getByRole('button', { name: 'Acquire' }).click();
+    await tab.getByText('You hold').waitFor();
+    assert.equal((await server.call('GET', '/v1/locks/try:me')).body.held, true);
+    const line = await tab.locator('pre').first().innerText();
+    const refused = JSON.parse(execFileSync('bash', ['-c', `${line} -s`], { encoding: 'utf8' }));
+    assert.equal(refused.code, 'lock_held');
+    await tab.getByRole('button', { name: 'Extend' }).click();
+    await tab.locator('pre').first().filter({ hasText: 'extend' }).waitFor();
+    await tab.getByRole('button', { name: 'Release' }).click();
+    await tab.locator('pre').nth(1).filter({ hasText: '"released": true' }).waitFor();
+    assert.equal((await server.call('GET', '/v1/locks/try:me')).body.held, false);
+    await done(tab);
+  });
+
+  it('shows names and metadata full of HTML and right-to-left text as what they are', async () => {
+    const evil = '<img src=x onerror=alert(1)>';
+    await server.acquire('evil:~1', { owner: `${evil}\u202etxt.exe`, metadata: { [evil]: '</td></table>', name: 'שלום' } });
+    const tab = await open(server.url, 'locks/evil:~1');
+    await tab.getByText(`${evil}⟨U+202E⟩txt.exe`).waitFor();
+    await tab.getByText('שלום').waitFor();
+    assert.equal(await tab.locator('img[src="x"]').count(), 0);
+    await tab.goto(`${server.url}/console#/locks/${encodeURIComponent(evil)}`);
+    await tab.getByRole('heading', { name: evil }).waitFor();
+    assert.equal(await tab.locator('img[src="x"]').count(), 0);
+    await done(tab);
+  });
+
+  it('is used with the keyboard alone: the dialog takes the focus and gives it back', async () => {
+    await server.acquire('keys:1', { owner: 'k' });
+    const tab = await open(server.url, 'locks/keys:1');
+    const button = tab.getByRole('button', { name: 'Force release' });
+    await button.focus();
+    await tab.keyboard.press('Enter');
+    await tab.getByRole('dialog').waitFor();
+    assert.ok(await tab.evaluate(() => document.activeElement.closest('dialog') !== null));
+    await tab.keyboard.press('Escape');
+    await tab.getByRole('dialog').waitFor({ state: 'detached' });
+    assert.equal(await tab.evaluate(() => document.activeElement.textContent), 'Force release');
+    assert.equal((await server.call('GET', '/v1/locks/keys:1')).body.held, true);
+    await done(tab);
+  });
+
+  it('names members and says what a change does before it does it', async () => {
+    const tab = await open(server.url, 'members');
+    await tab.getByText(/^Epoch/).waitFor();
+    await tab.getByRole('button', { name: 'Remove…' }).first().click();
+    await tab.getByRole('dialog').getByText('no longer votes').waitFor();
+    await tab.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click();
+    assert.equal((await server.call('GET', '/v1/members')).body.members.length, 3);
+    await done(tab);
+  });
+
+  it('has nothing that axe calls serious, and fits a phone, in both themes', async () => {
+    await server.acquire('axe:1', { owner: 'a', metadata: { k: 'v' } });
+    const pictures = process.env.QUORATE_SCREENSHOTS;
+    if (pictures) mkdirSync(pictures, { recursive: true });
+    for (const colorScheme of ['light', 'dark']) {
+      for (const width of [1280, 390]) {
+        const tab = await open(server.url, '', { colorScheme, viewport: { width, height: 900 } });
+        for (const page of ['', 'locks', 'locks/axe:1', 'semaphores', 'elections', 'members', 'try']) {
+          await tab.goto(`${server.url}/console#/${page}`);
+          await tab.locator('main :is(table, form, .verdict)').first().waitFor();
+          const { violations } = await new AxeBuilder({ page: tab }).analyze();
+          const serious = violations.filter((v) => ['serious', 'critical'].includes(v.impact));
+          assert.deepEqual(serious.map((v) => `${page} ${colorScheme} ${width}: ${v.id} ${v.nodes[0].html}`), []);
+          assert.ok(await tab.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${page} is wider than ${width}`);
+          if (pictures) await tab.screenshot({ path: `${pictures}/${(page || 'overview').replace(/\W/g, '_')}-${width}-${colorScheme}.png` });
+        }
+        await done(tab);
+      }
+    }
+  });
+
+  it('works behind a path prefix', async () => {
+    const target = new URL(server.url);
+    const proxy = http.createServer((request, response) => {
+      if (!request.url.startsWith('/locks/')) {
+        response.writeHead(404).end();
+        return;
+      }
+      const { method, headers } = request;
+      const upstream = http.request({ host: target.hostname, port: target.port, path: request.url.slice(6), method, headers }, (answer) => {
+        response.writeHead(answer.statusCode, answer.headers);
+        answer.pipe(response);
+      });
+      upstream.on('error', () => response.destroy());
+      response.on('close', () => upstream.destroy());
+      request.pipe(upstream);
+    });
+    await new Promise((listening) => proxy.listen(0, '127.0.0.1', listening));
+    const tab = await open(`http://127.0.0.1:${proxy.address().port}/locks`);
+    await tab.getByText('All 3 nodes vote').waitFor();
+    await done(tab);
+    proxy.close();
+    proxy.closeAllConnections();
+  });
+
+  it('scrolls through ten thousand locks with few of them in the page', async () => {
+    const name = (i) => `many:${String(i).padStart(5, '0')}`;
+    for (let i = 0; i < 10000; i += 50) {
+      const names = Array.from({ length: 50 }, (_, k) => name(i + k));
+      const { status } = await server.call('POST', '/v1/multilocks/acquire', { names, ttl_ms: 290000 });
+      assert.equal(status, 200);
+    }
+    const tab = await open(server.url, 'locks');
+    await tab.getByLabel('Names that begin with').fill('many:');
+    await tab.getByText('10000 locks held').waitFor({ timeout: 60000 });
+    assert.ok((await tab.locator('tbody tr').count()) < 100);
+    await tab.locator('.table').evaluate((box) => box.scrollTo(0, box.scrollHeight));
+    await tab.getByRole('link', { name: 'many:09999' }).waitFor();
+    await done(tab);
+  });
+
+  it('says at once that a node is down, and that there is no quorum', async () => {
+    const tab = await open(server.url);
+    await tab.getByText('All 3 nodes vote').waitFor();
+    server.kill(0);
+    await tab.getByText('There is a quorum: 2 of 3 nodes vote').waitFor();
+    await tab.locator('.state.down').first().waitFor();
+    await tab.getByText(/^No: without one more voting node/).waitFor();
+    server.kill(1);
+    await tab.getByText(/^No quorum: 1 of 3 nodes/).waitFor();
+    await done(tab);
+  });
+});
