@@ -12,7 +12,7 @@ use axum::http::Request;
 use criterion::{Criterion, criterion_group, criterion_main};
 use quorate::api::{App, Limits, router};
 use quorate::clock::{Clock, SystemClock};
-use quorate::domain::{Ask, Keys, LeaseId, Name, Scope, validity_ms};
+use quorate::domain::{Ask, Keys, LeaseId, Mode, Name, Scope, validity_ms};
 use quorate::node::Node;
 use quorate::node::calls;
 use quorate::node::embedded::EmbeddedNode;
@@ -45,6 +45,9 @@ fn pure(c: &mut Criterion) {
         scope: &scope,
         slots: &[],
         ttl_ms: 30_000,
+        mode: Mode::Exclusive,
+        max_hold_ms: 0,
+        lock_delay_ms: 0,
         request: None,
         params: "-",
         data: "{\"at\":1790000000000}",

@@ -251,7 +251,7 @@ const RESPONSES: &[(&str, &[Kind])] = &[
     ("LockHeld", &[Kind::LockHeld]),
     ("SemaphoreFull", &[Kind::SemaphoreFull]),
     ("ElectionLost", &[Kind::ElectionLost]),
-    ("LeaseLost", &[Kind::LeaseLost]),
+    ("LeaseLost", &[Kind::LeaseLost, Kind::HoldLimitReached]),
     ("StaleToken", &[Kind::StaleToken]),
     ("ChangeRefused", &[Kind::ChangeInProgress, Kind::UnsafeChange]),
     ("TooManyWaiters", &[Kind::TooManyWaiters]),

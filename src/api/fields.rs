@@ -16,7 +16,7 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess
 
 use super::problem::{FieldError, Kind, Problem};
 use super::state::Limits;
-use crate::domain::{Candidate, Invalid, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value};
+use crate::domain::{Candidate, Invalid, LeaseHandle, Metadata, Mode, Name, Owner, RequestId, Token, Value};
 
 /// Unknown names are repeated to the caller up to this length.
 const ECHO_MAX: usize = 64;
@@ -114,7 +114,7 @@ macro_rules! text_fields {
 
 text_fields! {
     Name: Name::new, Owner: Owner::new, Candidate: Candidate::new, Value: Value::new,
-    RequestId: RequestId::new, LeaseHandle: LeaseHandle::parse
+    RequestId: RequestId::new, LeaseHandle: LeaseHandle::parse, Mode: Mode::parse
 }
 
 const INTEGER: &str = "must be an integer";

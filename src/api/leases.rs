@@ -24,13 +24,27 @@ use super::request::{Answer, Asked, Json};
 use super::state::{AppState, Limits};
 use super::stream;
 use super::views::{Released, Show};
-use crate::domain::LeaseHandle;
+use crate::domain::{LeaseHandle, MAX_HOLD_MS_MAX};
 use crate::service::{AcquireOptions, Granted, Held, Target};
 
 /// The shortest ttl, in milliseconds.
 pub const TTL_MS_MIN: u64 = 100;
 /// The ttl where none is given, unless the server's longest is shorter.
-pub const TTL_MS_DEFAULT: u64 = 30_000;
+const TTL_MS_DEFAULT: u64 = 30_000;
+
+/// The ttl where none is given.
+pub(super) fn ttl_default(limits: &Limits) -> u64 {
+    TTL_MS_DEFAULT.min(limits.max_ttl_ms)
+}
+
+/// The rule of `max_hold_ms`: no shorter than the ttl that it goes with.
+pub(super) fn max_hold(
+    ttl: &Option<Given<u64>>,
+    limits: &Limits,
+) -> impl FnOnce(&Option<Given<u64>>, &Limits) -> garde::Result + use<> {
+    let ttl_ms = ttl.as_ref().map_or(Some(ttl_default(limits)), |ttl| ttl.get().copied());
+    within(ttl_ms.unwrap_or(TTL_MS_MIN).min(MAX_HOLD_MS_MAX)..=MAX_HOLD_MS_MAX)
+}
 
 /// Declares the body of an acquisition: its own fields, and those that every acquisition has.
 macro_rules! acquisition {
@@ -49,6 +63,14 @@ macro_rules! acquisition {
             #[garde(dive, custom($crate::api::fields::within(0..=limits.max_wait_ms)))]
             #[schema(value_type = Option<u64>, minimum = 0, maximum = 60_000, example = 5000)]
             wait_ms: Option<$crate::api::fields::Given<u64>>,
+            /// However often the lease is extended, it ends this long after it was acquired, in milliseconds: from `ttl_ms` to 30 days. Left out: there is no such limit.
+            #[garde(dive, custom($crate::api::leases::max_hold(&self.ttl_ms, limits)))]
+            #[schema(value_type = Option<u64>, minimum = 100, maximum = 2_592_000_000_u64, example = 3_600_000)]
+            max_hold_ms: Option<$crate::api::fields::Given<u64>>,
+            /// If the lease expires instead of being released, the name stays taken for this much longer, in milliseconds, so that a holder that was paused can notice. Left out: 0.
+            #[garde(dive, custom($crate::api::fields::within(0..=$crate::domain::LOCK_DELAY_MS_MAX)))]
+            #[schema(value_type = Option<u64>, minimum = 0, maximum = 60_000, example = 0)]
+            lock_delay_ms: Option<$crate::api::fields::Given<u64>>,
             /// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same.
             #[garde(dive)]
             #[schema(value_type = Option<String>, min_length = 8, max_length = 128, pattern = "^[A-Za-z0-9._~:@-]+$")]
@@ -62,11 +84,15 @@ macro_rules! acquisition {
                 limits: &$crate::api::state::Limits,
                 note: $crate::service::Note,
             ) -> Result<$crate::service::AcquireOptions, $crate::api::problem::Problem> {
-                use $crate::api::{fields::optional, leases::TTL_MS_DEFAULT};
+                use $crate::api::{fields::optional, leases::ttl_default};
                 Ok($crate::service::AcquireOptions {
-                    ttl_ms: optional(self.ttl_ms)?.unwrap_or(TTL_MS_DEFAULT.min(limits.max_ttl_ms)),
+                    ttl_ms: optional(self.ttl_ms)?.unwrap_or_else(|| ttl_default(limits)),
                     wait_ms: optional(self.wait_ms)?.unwrap_or(0),
-                    note,
+                    note: $crate::service::Note {
+                        max_hold_ms: optional(self.max_hold_ms)?,
+                        lock_delay_ms: optional(self.lock_delay_ms)?.filter(|&delay_ms| delay_ms > 0),
+                        ..note
+                    },
                     request: optional(self.request_id)?,
                 })
             }
@@ -133,6 +159,10 @@ macro_rules! lease_answer {
             /// When its validity ends. For display only.
             #[schema(value_type = String, format = DateTime)]
             expires_at: $crate::api::views::Timestamp,
+            /// With `max_hold_ms`: no extension reaches further than this. For display only.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            #[schema(value_type = Option<String>, format = DateTime)]
+            hold_until: Option<$crate::api::views::Timestamp>,
             /// How long the caller waited for it, in milliseconds.
             waited_ms: u64,
             /// How many granting rounds were needed.
@@ -154,6 +184,7 @@ macro_rules! lease_answer {
                     validity_ms,
                     acquired_at: Timestamp(lease.note.acquired_at_ms),
                     expires_at: Timestamp(wall_ms.saturating_add(validity_ms)),
+                    hold_until: lease.hold_until_ms().map(Timestamp),
                     waited_ms: lease.waited_ms,
                     attempts: lease.attempts,
                     nodes: lease.nodes.into(),

@@ -1,4 +1,4 @@
-//! Exclusive locks: `/v1/locks`.
+//! Locks, exclusive and shared: `/v1/locks`.
 
 use axum::Extension;
 use axum::response::Response;
@@ -11,38 +11,57 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::permit_listing;
 use super::caller::Caller;
 use super::document::{LeaseProblems, LockProblems, NodeProblems};
-use super::fields::{Field, Given, digits, some, within};
+use super::fields::{Field, Given, digits, optional, some, within};
 use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
 use super::stream;
-use super::views::{NodesView, Released, Show, Timestamp};
+use super::views::{HolderView, NodesView, Released, Show, Timestamp};
 use crate::access::Key;
-use crate::domain::{self, Invalid, Metadata, Name, Owner, Primitive};
-use crate::service::{Held, Inspection, Note, Target};
+use crate::domain::{self, Invalid, Metadata, Mode, Name, Owner, Primitive};
+use crate::service::{AcquireOptions, Held, Inspection, Note, Target};
 
 lease_answer! {
     /// A lock's lease.
-    #[schema(as = Lease, example = json!(lease_example(json!({"name": "orders:42", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64}))))]
+    #[schema(as = Lease, example = json!(lease_example(json!({"name": "orders:42", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "mode": "exclusive"}))))]
     pub struct LockLease {
         /// The lock.
         #[schema(value_type = String, example = "orders:42")]
         name: Name,
-        /// Greater than the token of every earlier lease of this name. Send it to the resource that the lock protects.
+        /// Greater than the token of every earlier lease of this name; of a shared lease, of every earlier exclusive one. Send it to the resource that the lock protects.
         fencing_token: u64,
+        /// `exclusive`, or `shared`: beside other shared leases of the name.
+        #[schema(value_type = String, pattern = "^(exclusive|shared)$", example = "exclusive")]
+        mode: Mode,
     }
 }
 
 /// How a lease of the lock is shown.
 pub(super) fn show(name: Name) -> impl Show<LockLease> {
-    move |lease, wall_ms| LockLease::new(name.clone(), lease.handle.token.get(), lease, wall_ms)
+    move |lease, wall_ms| {
+        LockLease::new(name.clone(), lease.handle.token.get(), lease.note.mode, lease, wall_ms)
+    }
 }
 
 owned_acquisition! {
     /// Body of `acquire` and `hold`.
     #[schema(example = json!({"ttl_ms": 30_000, "wait_ms": 0, "owner": "worker-7", "metadata": {"job": "invoices"}}))]
-    pub struct AcquireLock {}
+    pub struct AcquireLock {
+        /// `exclusive` excludes all other leases of the name. Any number of `shared` ones exclude exclusive ones and are excluded by them. Left out: `exclusive`.
+        #[garde(dive)]
+        #[schema(value_type = Option<String>, pattern = "^(exclusive|shared)$", example = "exclusive")]
+        mode: Option<Given<Mode>>,
+    }
+}
+
+impl AcquireLock {
+    fn lock_options(mut self, limits: &Limits) -> Result<AcquireOptions, Problem> {
+        let mode = optional(self.mode.take())?.unwrap_or_default();
+        let mut options = self.owned_options(limits)?;
+        options.note.mode = mode;
+        Ok(options)
+    }
 }
 
 impl Asked for AcquireLock {
@@ -54,7 +73,7 @@ impl Asked for AcquireLock {
 /// A lock as everyone may see it.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
-    "name": "orders:42", "held": true, "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64,
+    "name": "orders:42", "held": true, "mode": "exclusive", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64,
     "remaining_ms": 12_345, "acquired_at": "2026-09-21T14:13:20.000Z", "waiters": 2,
     "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
 }))]
@@ -64,6 +83,16 @@ pub struct LockState {
     name: Name,
     /// Whether a quorum of nodes agrees on one lease.
     held: bool,
+    /// Of a lock that is held: `exclusive` or `shared`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^(exclusive|shared)$")]
+    mode: Option<Mode>,
+    /// Of shared leases: who holds them, up to 16 of those that last longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders: Option<Vec<HolderView>>,
+    /// Of shared leases: how many there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders_total: Option<u32>,
     /// The holder's label.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -72,10 +101,10 @@ pub struct LockState {
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     #[schema(value_type = BTreeMap<String, String>, required = false)]
     metadata: Metadata,
-    /// The lease's fencing token.
+    /// The fencing token of an exclusive lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     fencing_token: Option<u64>,
-    /// Time until the lease expires unless extended, in milliseconds.
+    /// Time until the lease expires unless extended, in milliseconds; of shared leases, until the last of them does.
     #[serde(skip_serializing_if = "Option::is_none")]
     remaining_ms: Option<u64>,
     /// When it was acquired. For display only.
@@ -90,14 +119,32 @@ pub struct LockState {
 
 impl LockState {
     fn new(name: Name, inspection: Inspection) -> Self {
-        let Inspection { holder, waiters, nodes, .. } = inspection;
-        let (held, lease) = (holder.is_some(), holder.as_ref());
-        let (fencing_token, remaining_ms) = (lease.map(|of| of.token.get()), lease.map(|of| of.remaining_ms));
+        let Inspection { holder, sharers, waiters, nodes, .. } = inspection;
+        let (held, lease) = (holder.is_some() || sharers.is_some(), holder.as_ref());
+        let shared = sharers.as_ref();
+        let mode = lease.map(|of| of.note.mode).or(shared.map(|_| Mode::Shared));
+        let fencing_token = lease.map(|of| of.token.get());
+        let remaining_ms = lease.map(|of| of.remaining_ms).or(shared.map(|of| of.remaining_ms));
+        let holders_total = shared.map(|of| of.total);
+        let holders = sharers.map(|of| HolderView::all(Primitive::Lock, of.holders));
         let Note { acquired_at_ms, owner, metadata, .. } =
             holder.map(|holder| holder.note).unwrap_or_default();
         let acquired_at = (acquired_at_ms > 0).then_some(Timestamp(acquired_at_ms));
         let (waiters, nodes) = (waiters as u64, nodes.into());
-        Self { name, held, owner, metadata, fencing_token, remaining_ms, acquired_at, waiters, nodes }
+        Self {
+            name,
+            held,
+            mode,
+            holders,
+            holders_total,
+            owner,
+            metadata,
+            fencing_token,
+            remaining_ms,
+            acquired_at,
+            waiters,
+            nodes,
+        }
     }
 }
 
@@ -105,7 +152,7 @@ impl LockState {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "locks": [{
-        "name": "orders:42", "held": true, "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64,
+        "name": "orders:42", "held": true, "mode": "exclusive", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64,
         "remaining_ms": 12_345, "acquired_at": "2026-09-21T14:13:20.000Z", "waiters": 2,
         "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
     }],
@@ -202,7 +249,7 @@ pub async fn acquire_lock(
     Named(name): Named,
     Json(asked): Json<AcquireLock>,
 ) -> Result<NewLease, Problem> {
-    let options = asked.owned_options(&app.limits)?;
+    let options = asked.lock_options(&app.limits)?;
     leases::acquire(&app, Target::Lock(name.clone()), options, show(name)).await
 }
 
@@ -281,7 +328,7 @@ pub async fn hold_lock(
     Named(name): Named,
     Json(asked): Json<AcquireLock>,
 ) -> Result<Response, Problem> {
-    let options = asked.owned_options(&app.limits)?;
+    let options = asked.lock_options(&app.limits)?;
     leases::hold(&app, id, Target::Lock(name.clone()), options, show(name)).await
 }
 

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::views::{HolderView, NodesView};
+use crate::domain::Mode;
 use crate::service::members::ChangeError;
 use crate::service::{Nodes, Primitive, ServiceError};
 
@@ -96,7 +97,8 @@ kinds! {
     LockHeld 409 "lock_held" "The lock is held by someone else":
         "not granted within `wait_ms`. `holder` is left out if no single lease has a quorum.",
         "The lock is held by someone else.",
-        {"holder": {"owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345},
+        {"mode": "exclusive",
+         "holder": {"owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345},
          "retry_after_ms": 1000, "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0}};
     SemaphoreFull 409 "semaphore_full" "Too few permits are free":
         "not granted within `wait_ms`.",
@@ -112,6 +114,10 @@ kinds! {
         "the lease is not held any more.",
         "The lease expired, was released, or its nodes lost it: stop what it protects.",
         {"nodes": {"total": 3, "quorum": 2, "granted": 1, "held": 0, "failed": 2}};
+    HoldLimitReached 409 "hold_limit_reached" "The lease may not be held for longer":
+        "the lease has been held for its `max_hold_ms`, or reaches to the end of it already; it ends by itself.",
+        "No extension reaches beyond max_hold_ms after the lease was acquired: it ends by itself then.",
+        {"nodes": {"total": 3, "quorum": 2, "granted": 3, "held": 0, "failed": 0}};
     StaleToken 409 "stale_token" "A later token has been issued":
         "a later token has been issued.",
         "A later token has been issued: the holder of this one must not write any more.",
@@ -221,7 +227,7 @@ pub(super) struct ProblemView {
     status: u16,
     /// What happened in this case, for people.
     detail: Cow<'static, str>,
-    /// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
+    /// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
     #[schema(example = "lock_held")]
     code: &'static str,
     /// The request's `X-Request-Id`, which is also in the server's log.
@@ -233,7 +239,14 @@ pub(super) struct ProblemView {
     /// `lock_held`, `election_lost`: who holds it. Left out if no single lease has a quorum.
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<HolderView>,
-    /// `semaphore_full`: who holds the permits.
+    /// `lock_held`: the mode of what holds it, `exclusive` or `shared`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^(exclusive|shared)$")]
+    mode: Option<Mode>,
+    /// `lock_held`, where shared leases hold it: how many they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders_total: Option<u32>,
+    /// `semaphore_full`: who holds the permits. `lock_held`: who holds shared leases, up to 16 of those that last longest.
     #[serde(skip_serializing_if = "Option::is_none")]
     holders: Option<Vec<HolderView>>,
     /// When to try again, in milliseconds. The header `Retry-After` has the same in whole seconds, rounded up.
@@ -264,6 +277,8 @@ impl Problem {
             errors: Vec::new(),
             holder: None,
             holders: None,
+            mode: None,
+            holders_total: None,
             retry_after_ms: None,
             highest_token: None,
             nodes: None,
@@ -347,11 +362,6 @@ impl Problem {
         Self::again(Kind::TooManyWaiters, detail, RETRY_AFTER_MS)
     }
 
-    /// A lease was lost while it was held for a stream.
-    pub fn lease_lost(nodes: Nodes) -> Self {
-        ServiceError::LeaseLost { nodes }.into()
-    }
-
     /// Fewer than a quorum of nodes vote, in the words of `detail`.
     pub fn not_ready(detail: String, nodes: Nodes, retry_after_ms: u64) -> Self {
         Self::new(Kind::QuorumUnavailable, detail).with(|problem| {
@@ -427,7 +437,7 @@ impl From<ChangeError> for Problem {
 impl From<ServiceError> for Problem {
     fn from(error: ServiceError) -> Self {
         match error {
-            ServiceError::Contended { primitive, holders, retry_after_ms, nodes, waited } => {
+            ServiceError::Contended { primitive, holders, sharers, retry_after_ms, nodes, waited } => {
                 let kind = match primitive {
                     Primitive::Lock | Primitive::Multilock => Kind::LockHeld,
                     Primitive::Semaphore => Kind::SemaphoreFull,
@@ -441,19 +451,27 @@ impl From<ServiceError> for Problem {
                     (_, true) => "It did not become free within wait_ms.",
                     (_, false) => kind.row().detail,
                 };
-                let mut holders = holders.into_iter().map(|holder| HolderView::new(primitive, holder));
-                let (holder, holders) = match primitive {
-                    Primitive::Semaphore => (None, Some(holders.collect())),
-                    _ => (holders.next(), None),
+                let is_lock = kind == Kind::LockHeld;
+                let mode = holders.first().map(|holder| holder.note.mode).filter(|_| is_lock);
+                let mode = sharers.as_ref().map(|_| Mode::Shared).or(mode);
+                let total = sharers.as_ref().map(|sharers| sharers.total);
+                let (holder, holders) = match (primitive, sharers) {
+                    (Primitive::Semaphore, _) => (None, Some(HolderView::all(primitive, holders))),
+                    (_, Some(sharers)) => (None, Some(HolderView::all(primitive, sharers.holders))),
+                    (_, None) => (HolderView::all(primitive, holders).into_iter().next(), None),
                 };
                 Self::new(kind, detail).with(|problem| {
                     (problem.holder, problem.holders) = (holder, holders);
+                    (problem.mode, problem.holders_total) = (mode, total);
                     problem.retry_after_ms = Some(retry_after_ms);
                     problem.nodes = Some(nodes.into());
                 })
             }
             ServiceError::LeaseLost { nodes } => {
                 Self::from(Kind::LeaseLost).with(|problem| problem.nodes = Some(nodes.into()))
+            }
+            ServiceError::HoldLimitReached { nodes } => {
+                Self::from(Kind::HoldLimitReached).with(|problem| problem.nodes = Some(nodes.into()))
             }
             ServiceError::RequestIdReused { parameters } => {
                 let why =
@@ -502,7 +520,14 @@ mod tests {
 
     fn contended(primitive: Primitive, holders: Vec<Holder>) -> ServiceError {
         let nodes = Nodes { total: 5, quorum: 3, granted: 2, held: 2, failed: 1 };
-        ServiceError::Contended { primitive, holders, retry_after_ms: 1001, nodes, waited: false }
+        ServiceError::Contended {
+            primitive,
+            holders,
+            sharers: None,
+            retry_after_ms: 1001,
+            nodes,
+            waited: false,
+        }
     }
 
     fn holder(slots: &[u32]) -> Holder {

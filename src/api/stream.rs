@@ -93,7 +93,7 @@ pub(super) fn held_events<V: Serialize + 'static, S: Show<V>>(
             HoldEvent::Acquired(lease) => event("acquired", &show(&lease, app.wall_ms())),
             HoldEvent::Extended(lease) => event("extended", &show(&lease, app.wall_ms())),
             HoldEvent::Denied(error) => problem("denied", &error.into(), id),
-            HoldEvent::Lost { nodes } => problem("lost", &Problem::lease_lost(nodes), id),
+            HoldEvent::Lost(why) => problem("lost", &why.into(), id),
             HoldEvent::Released { reason } => event("released", &ReleasedEvent { reason }),
         };
         event.id(number.to_string())

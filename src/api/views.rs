@@ -87,6 +87,13 @@ impl HolderView {
     }
 }
 
+impl HolderView {
+    /// The views of several.
+    pub fn all(primitive: Primitive, holders: Vec<Holder>) -> Vec<Self> {
+        holders.into_iter().map(|holder| Self::new(primitive, holder)).collect()
+    }
+}
+
 /// Milliseconds since the epoch, written as RFC 3339 in UTC. For display only.
 #[derive(Debug, Clone, Copy)]
 pub struct Timestamp(pub u64);

@@ -125,6 +125,9 @@ pub(super) struct RunArgs {
     /// Hold this lock; given several times, all of them or none
     #[arg(long, value_name = "NAME")]
     pub(super) lock: Vec<String>,
+    /// Hold the lock beside others who share it, and exclude those who do not
+    #[arg(long)]
+    pub(super) shared: bool,
     /// Hold a permit of this semaphore
     #[arg(long, value_name = "NAME")]
     pub(super) semaphore: Option<String>,
@@ -147,6 +150,9 @@ pub(super) struct RunArgs {
     /// server's, 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) ttl: Option<Span>,
+    /// End the command when the lease has been held for this long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(super) max_hold: Option<Span>,
     /// How long to wait for the lease; 0 tries once [default: as long as it takes, while there is a
     /// quorum]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -261,6 +267,9 @@ pub(super) struct AskArgs {
     /// Life of the lease without extension [default: the server's, 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) ttl: Option<Span>,
+    /// However often it is extended, it ends this long after it was acquired
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(super) max_hold: Option<Span>,
     /// How long to wait
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
     pub(super) wait: Span,

@@ -58,9 +58,11 @@ fn acquire(target: Target, args: AskArgs, note: Option<NoteArgs>) -> Result<Ques
     let ask = Ask {
         ttl: args.ttl.map(|ttl| ttl.0),
         wait: Some(args.wait.0),
+        max_hold: args.max_hold.map(|max_hold| max_hold.0),
         owner,
         metadata,
         request_id: args.request_id,
+        ..Ask::default()
     };
     Ok(Question::new(args.client, What::Acquire(target, ask)))
 }

@@ -18,6 +18,8 @@ pub(super) fn run_command(args: RunArgs) -> ExitCode {
         ask: Ask {
             ttl: args.ttl.map(|ttl| ttl.0),
             wait: args.wait.map(|wait| wait.0),
+            shared: args.shared,
+            max_hold: args.max_hold.map(|max_hold| max_hold.0),
             owner: Some(args.owner.unwrap_or_else(own_name)),
             ..Ask::default()
         },
@@ -41,6 +43,9 @@ pub(super) fn target_of(args: &RunArgs) -> Result<Target, &'static str> {
     if args.semaphore.is_none() && (args.limit.is_some() || args.permits.is_some()) {
         return Err("--limit and --permits go with --semaphore");
     }
+    if args.shared && args.lock.is_empty() {
+        return Err("--shared goes with one --lock");
+    }
     if args.election.is_none() && (args.candidate.is_some() || args.value.is_some()) {
         return Err("--candidate and --value go with --election");
     }
@@ -54,6 +59,9 @@ pub(super) fn target_of(args: &RunArgs) -> Result<Target, &'static str> {
     if let Some(name) = args.election.clone() {
         let candidate = args.candidate.clone().unwrap_or_else(own_name);
         return Ok(Target::Election { name, candidate, value: args.value.clone() });
+    }
+    if args.shared && args.lock.len() != 1 {
+        return Err("--shared goes with one --lock");
     }
     match args.lock.as_slice() {
         [name] => Ok(Target::Lock(name.clone())),

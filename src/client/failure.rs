@@ -32,6 +32,8 @@ pub enum Failure {
     NotAcquired(Box<Problem>),
     /// The lease is gone, or the token stale.
     Lost(Box<Problem>),
+    /// The lease may not be held for longer, and ends by itself.
+    AtLimit(Box<Problem>),
     /// The command line makes no sense.
     Usage(String),
     /// The server says that the request makes no sense.
@@ -58,7 +60,7 @@ impl Failure {
     pub fn status(&self) -> u8 {
         match self {
             Self::NotAcquired(_) => exit::NOT_ACQUIRED,
-            Self::Lost(_) => exit::LOST,
+            Self::Lost(_) | Self::AtLimit(_) => exit::LOST,
             Self::Usage(_) | Self::Invalid(_) => exit::USAGE,
             Self::Denied(_) => exit::DENIED,
             Self::Unavailable(_) | Self::Unreachable { .. } | Self::Nonsense => exit::UNAVAILABLE,
@@ -91,6 +93,7 @@ impl Failure {
                 Self::NotAcquired(problem)
             }
             (_, "lease_lost" | "stale_token") => Self::Lost(problem),
+            (_, "hold_limit_reached") => Self::AtLimit(problem),
             (401 | 403, _) => Self::Denied(problem),
             // Of a proxy: Quorate has a code of its own for each.
             (408 | 425 | 429, code) if code.starts_with("http_") => Self::Unavailable(problem),
@@ -105,6 +108,7 @@ impl fmt::Display for Failure {
         match self {
             Self::NotAcquired(problem) => write!(f, "not acquired: {problem}"),
             Self::Lost(problem)
+            | Self::AtLimit(problem)
             | Self::Invalid(problem)
             | Self::Denied(problem)
             | Self::Unavailable(problem) => problem.fmt(f),

@@ -294,6 +294,12 @@ impl Client {
         if let Some(ttl) = ask.ttl {
             body.insert("ttl_ms".to_owned(), json!(ttl.as_millis() as u64));
         }
+        if ask.shared {
+            body.insert("mode".to_owned(), json!("shared"));
+        }
+        if let Some(max_hold) = ask.max_hold {
+            body.insert("max_hold_ms".to_owned(), json!(max_hold.as_millis() as u64));
+        }
         body.insert("wait_ms".to_owned(), json!(wait.as_millis() as u64));
         body.insert("request_id".to_owned(), json!(request_id));
         // Candidates are told by elections themselves.

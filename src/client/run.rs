@@ -120,6 +120,7 @@ async fn hold(
     let mut watch = Watch::of(job, grant);
     let mut next_try = if grant.retried { Instant::now() } else { watch.extend_at() };
     let mut extension: Option<Extending<'_>> = None;
+    let mut at_limit = false;
     loop {
         let extending = extension.is_some();
         tokio::select! {
@@ -147,7 +148,10 @@ async fn hold(
                 }
             }
             () = sleep_until(watch.act_at()) => {
-                say("the lease could not be extended in time; ending the command");
+                say(match at_limit {
+                    true => "the lease has been held for --max-hold; ending the command",
+                    false => "the lease could not be extended in time; ending the command",
+                });
                 running.end(job.kill_after, signals).await;
                 return None;
             }
@@ -166,6 +170,11 @@ async fn hold(
                         say(format_args!("lease lost, ending the command: {problem}"));
                         running.end(job.kill_after, signals).await;
                         return None;
+                    }
+                    // It is valid to its end, at which the command is ended.
+                    Err(Failure::AtLimit(problem)) => {
+                        job.tell(format_args!("not extended: {problem}"));
+                        (next_try, at_limit) = (watch.valid_until, true);
                     }
                     Err(failure) => {
                         job.tell(format_args!("not extended, trying again: {failure}"));

@@ -118,6 +118,10 @@ pub struct Ask {
     pub ttl: Option<Duration>,
     /// How long to wait; as long as it takes without.
     pub wait: Option<Duration>,
+    /// Of a lock: beside other shared leases.
+    pub shared: bool,
+    /// However often it is extended, it ends so long after it was acquired.
+    pub max_hold: Option<Duration>,
     /// Who asks.
     pub owner: Option<String>,
     /// What else to tell.

@@ -17,12 +17,23 @@ pub struct Holding {
     pub version: Version,
     /// What is stored with it.
     pub data: String,
+    /// Of shared leases, for all of which this one stands, with the time that the last of them has.
+    pub sharing: Option<Sharing>,
     /// Whether it was granted to the request id that asks now.
     pub same_request: bool,
     /// In a refusal: what its request asked for, or `-`.
     pub params: String,
     /// Of a semaphore, where the request is the same: its slots.
     pub slots: Vec<u32>,
+}
+
+/// The shared leases of a name as one node stores them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sharing {
+    /// How many they are.
+    pub total: u32,
+    /// Those that last longest.
+    pub longest: Vec<Holding>,
 }
 
 /// What one node stores under one key.

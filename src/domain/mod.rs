@@ -17,7 +17,7 @@ mod terms;
 mod ttl;
 mod version;
 
-pub use holding::{Entry, Holding, Survey};
+pub use holding::{Entry, Holding, Sharing, Survey};
 pub use ids::{LeaseHandle, LeaseId, RequestId, Token};
 pub use keys::Keys;
 pub use labels::{Candidate, Metadata, Owner, Value};
@@ -25,9 +25,9 @@ pub use membership::{ChosenBy, MemberEntry, Membership, Role, Stage};
 pub use name::Name;
 pub use primitive::{Nodes, Primitive};
 pub use scope::Scope;
-pub use standing::{KEEP_MS_MAX, QueueId, STANDING_LIFE_MS, Standing};
-pub use terms::{Ask, Renewal};
-pub use ttl::{TTL_MS_MAX, drift_ms, validity_ms};
+pub use standing::{KEEP_MS_MAX, QueueId, STANDING_LIFE_MS, Standing, Want};
+pub use terms::{Ask, Mode, Renewal};
+pub use ttl::{LOCK_DELAY_MS_MAX, MAX_HOLD_MS_MAX, TTL_MS_MAX, drift_ms, validity_ms};
 pub use version::Version;
 
 use sha2::{Digest as _, Sha256};

@@ -19,19 +19,31 @@ pub struct Standing {
     pub life_ms: u64,
     /// How long a free record is kept for it, ms.
     pub keep_ms: u64,
-    /// Whether it wants several records or slots, which are kept for it one by one until it has them all.
-    pub wide: bool,
+    /// What it wants.
+    pub want: Want,
     /// Of a semaphore, it wants slots below this.
     pub limit: u32,
-    /// When the next waiter of the same queue arrived, µs, and whether that is wide: it takes the entry over
-    /// once this one is granted.
-    pub next: Option<(u64, bool)>,
+    /// When the next waiter of the same queue arrived, µs, and what that wants: it takes the entry over once this
+    /// one is granted.
+    pub next: Option<(u64, Want)>,
+}
+
+/// What a waiter wants.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Want {
+    /// One record or slot.
+    #[default]
+    One,
+    /// Several, which are kept for it one by one until it has them all.
+    Several,
+    /// A record, beside others who want the same.
+    Shared,
 }
 
 impl Standing {
     /// Of an acquire that does not wait: it comes after all but its own queue.
     pub fn passing(queue: QueueId, limit: u32) -> Self {
-        Self { arrived_us: 0, queue, life_ms: 0, keep_ms: 0, wide: false, limit, next: None }
+        Self { arrived_us: 0, queue, life_ms: 0, keep_ms: 0, want: Want::One, limit, next: None }
     }
 }
 
@@ -62,9 +74,9 @@ impl fmt::Display for QueueId {
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { arrived_us, queue, life_ms, keep_ms, limit, .. } = self;
-        let (next_us, next_wide) = self.next.unwrap_or_default();
-        let [wide, next_wide] = [self.wide, next_wide].map(u8::from);
-        write!(f, "{arrived_us:016} {queue} {life_ms} {keep_ms} {wide} {limit} {next_us:016} {next_wide}")
+        let (next_us, next_want) = self.next.unwrap_or_default();
+        let [want, next_want] = [self.want, next_want].map(|want| want as u8);
+        write!(f, "{arrived_us:016} {queue} {life_ms} {keep_ms} {want} {limit} {next_us:016} {next_want}")
     }
 }
 
@@ -80,13 +92,14 @@ mod tests {
             queue,
             life_ms: 3000,
             keep_ms: 12,
-            wide: true,
+            want: Want::Several,
             limit: 10,
             next: None,
         };
         assert_eq!(standing.to_string(), "1790000000000000 ab000a 3000 12 1 10 0000000000000000 0");
-        let next = Standing { next: Some((1_790_000_000_000_001, false)), wide: false, ..standing };
-        assert_eq!(next.to_string(), "1790000000000000 ab000a 3000 12 0 10 1790000000000001 0");
+        let next =
+            Standing { next: Some((1_790_000_000_000_001, Want::Shared)), want: Want::One, ..standing };
+        assert_eq!(next.to_string(), "1790000000000000 ab000a 3000 12 0 10 1790000000000001 2");
         assert!(queue.is_named("1 ab000a") && !queue.is_named("1 ab000b") && !queue.is_named(""));
     }
 }

@@ -1,6 +1,43 @@
 //! The terms by which a lease is asked for and extended.
 
-use super::{Scope, Standing};
+use serde::{Deserialize, Serialize};
+
+use super::{Invalid, Scope, Standing};
+
+/// What a lease excludes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// All others of its name.
+    #[default]
+    Exclusive,
+    /// Exclusive ones.
+    Shared,
+}
+
+impl Mode {
+    /// Reads its name.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        match text {
+            "exclusive" => Ok(Self::Exclusive),
+            "shared" => Ok(Self::Shared),
+            _ => Err(Invalid::new("must be exclusive or shared")),
+        }
+    }
+
+    /// As a record has it.
+    pub fn letter(self) -> &'static str {
+        if self == Self::Shared { "s" } else { "x" }
+    }
+
+    /// Whether it is what is meant where nothing is said.
+    pub fn is_exclusive(&self) -> bool {
+        *self == Self::Exclusive
+    }
+}
 
 /// The terms of an acquire.
 #[derive(Debug, Clone, Copy)]
@@ -9,8 +46,14 @@ pub struct Ask<'a> {
     pub scope: &'a Scope,
     /// Of a semaphore: which slots.
     pub slots: &'a [u32],
+    /// What it excludes.
+    pub mode: Mode,
     /// Life, ms.
     pub ttl_ms: u64,
+    /// Extensions reach no further than this from the grant on, ms; 0 = there is no such limit.
+    pub max_hold_ms: u64,
+    /// How long the name stays taken after the lease has expired, ms.
+    pub lock_delay_ms: u64,
     /// The caller's request id.
     pub request: Option<&'a str>,
     /// What that request asks for, as `limit=5,permits=2`.

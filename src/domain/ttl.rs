@@ -3,6 +3,11 @@
 /// The longest lease that any deployment may allow, ms: a restarted node may have to abstain for that long.
 pub const TTL_MS_MAX: u64 = 24 * 3600 * 1000;
 
+/// The longest that a lease with a limit may be held, ms: 30 days.
+pub const MAX_HOLD_MS_MAX: u64 = 30 * 24 * 3600 * 1000;
+/// The longest time that a name may stay taken after a lease has expired, ms.
+pub const LOCK_DELAY_MS_MAX: u64 = 60_000;
+
 /// Milliseconds taken off a lease of `ttl_ms` for clocks that run at different
 /// rates: `ttl × 0.01 + 2 ms`, as the Redlock description has it
 /// (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::line::Line;
 use super::{Answer, Command, NodeError, Script, Settle, Value};
 use crate::domain::{
-    Ask, Entry, Holding, Keys, LeaseHandle, LeaseId, Renewal, Scope, Survey, Token, Version,
+    Ask, Entry, Holding, Keys, LeaseHandle, LeaseId, Mode, Renewal, Scope, Sharing, Survey, Token, Version,
 };
 
 /// The keys of a lease where its slots are not named.
@@ -69,8 +69,11 @@ pub fn acquire(ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
         lease,
         ends_ms: 0,
         mark: "a",
+        mode: ask.mode,
         token: proposed,
         ttl_ms: if ask.look_only { 0 } else { ask.ttl_ms },
+        hold_until_ms: ask.max_hold_ms,
+        lock_delay_ms: ask.lock_delay_ms,
         version: Version::default(),
         request: ask.request.unwrap_or("-"),
         params: ask.params,
@@ -122,12 +125,12 @@ impl GrantVote {
 }
 
 /// How many fields a lease is shown with.
-const SHOWN: usize = 6;
+const SHOWN: usize = 7;
 
 /// A lease as record.lua shows it.
 fn holding(shown: &[Value]) -> Result<Holding, NodeError> {
     let read = || {
-        let [remaining, ttl, token, lease, version, data] = shown else { return None };
+        let [remaining, ttl, token, lease, version, data, sharing @ ..] = shown else { return None };
         Some(Holding {
             lease: LeaseId::parse(lease.as_text()?).ok()?,
             token: Token::new(token.as_u64()?).ok()?,
@@ -135,12 +138,22 @@ fn holding(shown: &[Value]) -> Result<Holding, NodeError> {
             ttl_ms: ttl.as_u64()?,
             version: Version::new(version.as_u64()?),
             data: data.as_text()?.to_owned(),
+            sharing: match sharing {
+                [Value::List(list)] => Some(read_sharing(list)?),
+                _ => None,
+            },
             same_request: false,
             params: String::new(),
             slots: Vec::new(),
         })
     };
     read().ok_or(NodeError::Nonsense)
+}
+
+fn read_sharing(list: &[Value]) -> Option<Sharing> {
+    let (total, longest) = list.split_first()?;
+    let longest = longest.iter().map(|shown| holding(shown.as_list()?).ok()).collect::<Option<_>>()?;
+    Some(Sharing { total: total.as_u64()?.try_into().ok()?, longest })
 }
 
 fn read_slots(value: &Value) -> Result<Vec<u32>, NodeError> {
@@ -181,6 +194,9 @@ pub fn update(scope: &Scope, lease: &LeaseId, joins: Option<Token>, version: Ver
     extend(scope, lease, joins, Renewal::Keep, Some((version, data)), joins.is_some())
 }
 
+/// How many fields of an extended lease are what is stored of it.
+const STORED: usize = 8;
+
 /// The vote of an extension: what the node stores now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extended {
@@ -202,6 +218,19 @@ pub struct Extended {
     pub slots: Vec<u32>,
     /// Whether it ends sooner than it did before.
     pub shortened: bool,
+    /// Until no extension reaches any further, ms; 0 = there is no such limit.
+    pub hold_left_ms: u64,
+    /// How long its name stays taken after it has expired, ms.
+    pub lock_delay_ms: u64,
+    /// Whether it was to be extended beyond that limit, to which it reached already: nothing has changed.
+    pub at_limit: bool,
+    /// What it excludes.
+    pub mode: Mode,
+}
+
+/// Whether the lease is not held any more since it was held for as long as it may be.
+pub fn ended_at_limit(answer: &Answer) -> bool {
+    !answer.done && answer.rest == [Value::Int(1)]
 }
 
 impl Extended {
@@ -214,10 +243,9 @@ impl Extended {
             return Ok(None);
         }
         let read = || {
-            let [remaining, ttl, mark, version, request, params, data, slots, shortened] = &*answer.rest
-            else {
-                return None;
-            };
+            let (stored, limits) = answer.rest.split_at_checked(STORED)?;
+            let [remaining, ttl, mark, version, request, params, data, slots] = stored else { return None };
+            let [shortened, hold_left, lock_delay, at_limit, mode] = limits else { return None };
             Some(Self {
                 remaining_ms: remaining.as_u64()?,
                 ttl_ms: ttl.as_u64()?,
@@ -228,6 +256,10 @@ impl Extended {
                 data: data.as_text()?.to_owned(),
                 slots: read_slots(slots).ok()?,
                 shortened: shortened == &Value::Int(1),
+                hold_left_ms: hold_left.as_u64()?,
+                lock_delay_ms: lock_delay.as_u64()?,
+                at_limit: at_limit == &Value::Int(1),
+                mode: if mode.as_text()? == Mode::Shared.letter() { Mode::Shared } else { Mode::Exclusive },
             })
         };
         read().map(Some).ok_or(NodeError::Nonsense)
@@ -240,8 +272,14 @@ pub fn heal(scope: &Scope, handle: &LeaseHandle, extended: &Extended, ends_ms: u
         lease: &handle.id,
         ends_ms,
         mark: if extended.joined { "j" } else { "h" },
+        mode: extended.mode,
         token: handle.token.get(),
         ttl_ms: extended.ttl_ms,
+        hold_until_ms: match extended.hold_left_ms {
+            0 => 0,
+            left_ms => ends_ms.saturating_add(left_ms.saturating_sub(extended.remaining_ms)),
+        },
+        lock_delay_ms: extended.lock_delay_ms,
         version: extended.version,
         request: &extended.request,
         params: &extended.params,
@@ -261,6 +299,8 @@ pub enum Reason {
     Undo,
     /// The same of a round that was lost. Nobody hears of it, or it would wake the contender that lost.
     Lost,
+    /// No quorum holds it any more.
+    Over,
     /// It shall not be granted where it is not held; where it is held, it stays.
     Bar,
 }
@@ -270,6 +310,7 @@ pub fn release(scope: &Scope, lease: &LeaseId, reason: Reason, settle: Settle) -
     let reason = match reason {
         Reason::Release => "release",
         Reason::Undo => "undo",
+        Reason::Over => "over",
         Reason::Lost => "lost",
         Reason::Bar => "bar",
     };

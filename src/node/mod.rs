@@ -306,10 +306,11 @@ pub enum Value {
 }
 
 impl Value {
-    /// As a non-negative integer.
+    /// As a non-negative integer. What stands in a record comes as its digits.
     pub fn as_u64(&self) -> Option<u64> {
         match self {
             Self::Int(number) => u64::try_from(*number).ok(),
+            Self::Text(digits) => digits.parse().ok(),
             _ => None,
         }
     }
@@ -318,6 +319,15 @@ impl Value {
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The fields of one call's reply: a list, or where all of them are integers their text, which is cheaper.
+    pub fn into_fields(self) -> Option<Vec<Self>> {
+        match self {
+            Self::List(fields) => Some(fields),
+            Self::Text(text) => text.split(' ').map(|word| word.parse().map(Self::Int).ok()).collect(),
             _ => None,
         }
     }
@@ -358,12 +368,13 @@ impl Answer {
     }
 
     fn of_part(node_ms: u64, part: Value) -> Result<Self, NodeError> {
-        match part {
-            Value::List(mut list) if matches!(list.first(), Some(Value::Int(_))) => match list.remove(0) {
+        let mut list = part.into_fields().ok_or(NodeError::Nonsense)?;
+        match list.is_empty() {
+            true => Err(NodeError::Nonsense),
+            false => match list.remove(0) {
                 Value::Int(code) => Self::new(code, node_ms, list),
                 _ => Err(NodeError::Nonsense),
             },
-            _ => Err(NodeError::Nonsense),
         }
     }
 

@@ -32,6 +32,8 @@ pub enum Extension {
     },
     /// It is not held any more, and will not be again.
     Lost(Nodes),
+    /// It reaches as far as it may already, or has ended there.
+    AtLimit(Nodes),
     /// Fewer than a quorum answered: it may still be valid.
     NoQuorum(Nodes),
 }
@@ -91,6 +93,7 @@ impl Engine {
         match (votes.verdict(), votes.stored.take()) {
             // Votes of two memberships are not counted together.
             _ if !ride.is_still() => Extension::NoQuorum(nodes),
+            (Verdict::Carried, Some(stored)) if stored.at_limit && !joins => Extension::AtLimit(nodes),
             (Verdict::Carried, Some(stored)) => {
                 if stored.shortened {
                     // Whoever sleeps until it ends would sleep too long.
@@ -116,7 +119,7 @@ impl Engine {
                 if !joins {
                     self.undo_everywhere(scope, &handle.id);
                 }
-                Extension::Lost(nodes)
+                if votes.ended_at_limit { Extension::AtLimit(nodes) } else { Extension::Lost(nodes) }
             }
             _ => Extension::NoQuorum(nodes),
         }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Engine, EngineOptions, Extension, Order, Round};
 use crate::clock::Clock;
-use crate::domain::{Ask, Keys, LeaseHandle, Name, Renewal, Scope};
+use crate::domain::{Ask, Keys, LeaseHandle, Mode, Name, Renewal, Scope};
 use crate::node::embedded::EmbeddedNode;
 use crate::node::{BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, Script};
 
@@ -223,8 +223,20 @@ impl Api {
         ttl_ms: u64,
     ) -> Round {
         let (params, data, limit) = ("-", "{}", 10_000);
-        let ask =
-            Ask { scope, slots, ttl_ms, request, params, data, look_only: false, limit, standing: None };
+        let ask = Ask {
+            scope,
+            slots,
+            mode: Mode::Exclusive,
+            ttl_ms,
+            max_hold_ms: 0,
+            lock_delay_ms: 0,
+            request,
+            params,
+            data,
+            look_only: false,
+            limit,
+            standing: None,
+        };
         self.engine.grant(&ask, Order::Parallel).await
     }
 

@@ -121,9 +121,9 @@ impl Engine {
         }
     }
 
-    /// Takes a lease away that may be stored at any node, whoever it was granted to.
+    /// Takes away what is left of a lease, at whatever node, whoever it was granted to.
     pub(super) fn undo_everywhere(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) {
-        self.undo(scope, lease, u64::MAX, self.options.max_ttl_ms, Reason::Release);
+        self.undo(scope, lease, u64::MAX, self.options.max_ttl_ms, Reason::Over);
     }
 }
 

@@ -142,6 +142,33 @@ pub fn holder<'a>(holdings: impl Iterator<Item = &'a Holding> + Clone, total: us
     Some(Named { lease, token, remaining_ms: remaining[quorum - 1], data, version, is_behind })
 }
 
+/// The shared leases that a quorum of nodes may hold, those first that last longest, and how many there are; `None`
+/// where nobody knows of any. Of what these nodes hold, those that did not answer may hold it too.
+pub fn sharers<'a>(
+    holdings: impl Iterator<Item = &'a Holding> + Clone,
+    total: usize,
+) -> Option<(Vec<Named<'a>>, u32)> {
+    let sharings = holdings.filter_map(|holding| holding.sharing.as_ref());
+    let mut totals: Vec<u32> = sharings.clone().map(|sharing| sharing.total).collect();
+    totals.sort_unstable_by(|a, b| b.cmp(a));
+    let enough = (quorum_of(total) + totals.len()).saturating_sub(total).max(1);
+    let count = *totals.get(enough - 1)?;
+    let mut all: Vec<&Holding> = sharings.flat_map(|sharing| &sharing.longest).collect();
+    all.sort_by_key(|holding| (holding.lease, std::cmp::Reverse(holding.remaining_ms)));
+    let of_lease = all.chunk_by(|one, other| one.lease == other.lease);
+    let mut named: Vec<_> = of_lease
+        .filter_map(|of| {
+            let Holding { lease, remaining_ms, data, version, .. } = of.get(enough - 1)?;
+            let token = of.iter().map(|holding| holding.token).min()?;
+            let (lease, remaining_ms, version) = (*lease, *remaining_ms, *version);
+            Some(Named { lease, token, remaining_ms, data, version, is_behind: false })
+        })
+        .collect();
+    named.sort_by_key(|named| std::cmp::Reverse(named.remaining_ms));
+    let count = count.max(named.len() as u32);
+    Some((named, count))
+}
+
 /// How many of these are the same, at most.
 fn most_of<'a>(
     holdings: impl Iterator<Item = &'a Holding> + Clone,
@@ -349,6 +376,7 @@ mod tests {
             version: Version::default(),
             data: String::new(),
             same_request: false,
+            sharing: None,
             params: String::new(),
             slots: Vec::new(),
         }

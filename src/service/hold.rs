@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::Stream;
 
 use super::leases::{count_extension, unavailable};
-use super::{AcquireOptions, Granted, Held, Lease, Nodes, Primitive, Service, ServiceError, Target};
+use super::{AcquireOptions, Granted, Held, Lease, Primitive, Service, ServiceError, Target};
 use crate::domain::{Renewal, Token};
 use crate::telemetry::{Release, metrics};
 
@@ -27,10 +27,7 @@ pub enum HoldEvent {
     /// Extended.
     Extended(Lease),
     /// Not held any more; the end.
-    Lost {
-        /// The votes.
-        nodes: Nodes,
-    },
+    Lost(ServiceError),
     /// Given back because the server drains; the end.
     Released {
         /// Why.
@@ -93,6 +90,7 @@ impl Service {
             let mut ended = Ended { service: service.clone(), primitive, token, counts: !grant.is_shared() };
             let mut ttl_ms = lease.ttl_ms;
             let mut valid_until = lease.valid_until;
+            let mut at_limit = None;
             let mut stood_still = service.engine.stood_still();
             let mut next = service.engine.clock().now() + Duration::from_millis(ttl_ms / 3);
             yield HoldEvent::Acquired(lease);
@@ -110,6 +108,11 @@ impl Service {
                     yield HoldEvent::Released { reason: "shutting_down" };
                     return;
                 }
+                if let Some(why) = at_limit {
+                    ended.counts = false;
+                    yield HoldEvent::Lost(why);
+                    return;
+                }
                 // The nodes counted on while this server stood still.
                 let before = std::mem::replace(&mut stood_still, service.engine.stood_still());
                 valid_until = valid_until.checked_sub(stood_still - before).unwrap_or(next);
@@ -125,9 +128,14 @@ impl Service {
                         grant.extended(ttl_ms);
                         yield HoldEvent::Extended(lease);
                     }
-                    Err(ServiceError::LeaseLost { nodes }) => {
+                    // It is valid to its end, and no extension reaches any further.
+                    Err(why @ ServiceError::HoldLimitReached { .. }) => {
+                        next = valid_until;
+                        at_limit = Some(why);
+                    }
+                    Err(why @ ServiceError::LeaseLost { .. }) => {
                         ended.counts = false;
-                        yield HoldEvent::Lost { nodes };
+                        yield HoldEvent::Lost(why);
                         return;
                     }
                     // It may still be valid: try again while it is.
@@ -137,7 +145,7 @@ impl Service {
                     }
                     Err(_) => {
                         ended.counts = false;
-                        yield HoldEvent::Lost { nodes: service.engine.tally() };
+                        yield HoldEvent::Lost(ServiceError::LeaseLost { nodes: service.engine.tally() });
                         return;
                     }
                 }
@@ -186,7 +194,7 @@ mod tests {
         assert!(matches!(held.next().await, Some(HoldEvent::Waiting { .. })));
         assert!(matches!(held.next().await, Some(HoldEvent::Acquired(_))));
         api.nodes.iter().for_each(|node| node.hang_with(Script::Extend));
-        assert!(matches!(held.next().await, Some(HoldEvent::Lost { .. })));
+        assert!(matches!(held.next().await, Some(HoldEvent::Lost(_))));
         assert_eq!(counted(), before + 1);
     }
 

@@ -11,12 +11,16 @@ use tokio::time::Instant;
 use super::contender::Contender;
 use super::ledger::names;
 use super::{
-    AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Target,
+    AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Sharers,
+    Target,
 };
-use crate::domain::{Keys, LeaseHandle, Name, Renewal, Scope, Token, Version};
-use crate::quorum::tally::Named;
+use crate::domain::{Holding, Keys, LeaseHandle, Name, Renewal, Scope, Token, Version};
+use crate::quorum::tally::{self, Named};
 use crate::quorum::{Extension, Grant};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, audit, metrics};
+
+/// How many of those who hold a lock together are shown.
+const SHARERS_SHOWN: usize = 16;
 
 fn records<'a>(keys: impl IntoIterator<Item = &'a Name>, key: impl Fn(&Name) -> String) -> Scope {
     Scope::Records(keys.into_iter().map(|name| Arc::from(key(name))).collect())
@@ -105,7 +109,7 @@ impl Service {
     /// Sets the remaining time of a held lease, to its own ttl without `ttl_ms`.
     ///
     /// # Errors
-    /// [`ServiceError::LeaseLost`], [`ServiceError::QuorumUnavailable`].
+    /// [`ServiceError::LeaseLost`], [`ServiceError::HoldLimitReached`], [`ServiceError::QuorumUnavailable`].
     pub async fn extend(
         &self,
         held: &Held,
@@ -142,6 +146,7 @@ impl Service {
                 }
                 Err(ServiceError::LeaseLost { nodes })
             }
+            Extension::AtLimit(nodes) => Err(ServiceError::HoldLimitReached { nodes }),
             Extension::NoQuorum(nodes) => Err(unavailable(nodes)),
         }
     }
@@ -192,7 +197,7 @@ pub(crate) fn count_release(primitive: Primitive, released: Result<bool, Nodes>)
 pub(crate) fn count_extension(primitive: Primitive, extended: &Result<Lease, ServiceError>) {
     let outcome = match extended {
         Ok(_) => ExtensionOutcome::Extended,
-        Err(ServiceError::LeaseLost { .. }) => ExtensionOutcome::Lost,
+        Err(ServiceError::LeaseLost { .. } | ServiceError::HoldLimitReached { .. }) => ExtensionOutcome::Lost,
         Err(_) => ExtensionOutcome::NoQuorum,
     };
     metrics().extension(primitive, outcome);
@@ -206,6 +211,15 @@ pub(crate) fn holder(named: &Named<'_>, slots: Vec<u32>) -> Holder {
         note: read_note(named.data, named.version),
         slots,
     }
+}
+
+/// Who hold a lock together, as far as a quorum of nodes tells; `None` where nobody does.
+pub(crate) fn sharers(holdings: &[Holding], total: usize) -> Option<Sharers> {
+    let (mut named, count) = tally::sharers(holdings.iter(), total)?;
+    let remaining_ms = named.first()?.remaining_ms;
+    named.truncate(SHARERS_SHOWN);
+    let holders = named.iter().map(|named| holder(named, Vec::new())).collect();
+    Some(Sharers { holders, total: count, remaining_ms })
 }
 
 pub(crate) fn unavailable(nodes: Nodes) -> ServiceError {

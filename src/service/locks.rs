@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::leases::{count_release, holder, unavailable};
+use super::leases::{count_release, holder as holder_of, sharers, unavailable};
 use super::{Held, Inspection, Nodes, Primitive, Service, ServiceError};
 use crate::domain::{Entry, Holding, Name, Scope, Token};
 use crate::quorum::tally;
@@ -76,9 +76,11 @@ impl Service {
 
     fn inspection(&self, key: &str, holdings: &[Holding], fences: &[u64], nodes: Nodes) -> Inspection {
         let total = self.engine.total();
-        let holder = tally::holder(holdings.iter(), total).map(|named| holder(&named, Vec::new()));
+        let sharers = sharers(holdings, total);
+        let holder = tally::holder(holdings.iter(), total).filter(|_| sharers.is_none());
         Inspection {
-            holder,
+            holder: holder.map(|named| holder_of(&named, Vec::new())),
+            sharers,
             highest_token: tally::highest_fence(fences, total).and_then(|fence| Token::new(fence).ok()),
             waiters: self.rooms.waiting(key),
             nodes,
@@ -132,8 +134,24 @@ impl Service {
         Ok(freed)
     }
 
-    /// Releases all that nodes hold of a lock: one lease, and remains of others. Whether a lease was held.
+    /// Releases all that nodes hold of a lock: one lease or all shared ones, and remains of others. Whether a lease was
+    /// held.
     async fn free_lock(&self, name: &Name) -> Result<bool, Nodes> {
+        /// Each time some of the shared leases are named, and others may come meanwhile.
+        const LOOKS_MAX: u32 = 100;
+        let mut was_held = false;
+        for _ in 0..LOOKS_MAX {
+            let (is_held, is_shared) = self.free_named(name).await?;
+            was_held |= is_held;
+            if !is_shared {
+                break;
+            }
+        }
+        Ok(was_held)
+    }
+
+    /// Releases what nodes name of a lock. Whether a lease was held, and whether one was shared.
+    async fn free_named(&self, name: &Name) -> Result<(bool, bool), Nodes> {
         let key = self.engine.keys().lock(name);
         let total = self.engine.total();
         let settled = |answers: &[Vec<Option<Entry>>]| tally::is_settled(held(answers), answers.len(), total);
@@ -146,7 +164,9 @@ impl Service {
         let holdings = holdings(&answers);
         // What was taken away was held, also where only a node that did not answer could tell.
         let is_held = tally::may_be_held(holdings.iter(), answers.len(), total);
-        let mut leases: Vec<_> = holdings.iter().map(|holding| holding.lease).collect();
+        let shared = || holdings.iter().filter_map(|holding| holding.sharing.as_ref());
+        let all = holdings.iter().chain(shared().flat_map(|sharing| &sharing.longest));
+        let mut leases: Vec<_> = all.map(|holding| holding.lease).collect();
         leases.sort_unstable();
         leases.dedup();
         let scope = Held::Lock(name.clone()).scope(self.engine.keys());
@@ -154,6 +174,6 @@ impl Service {
             self.engine.release(&scope, lease).await?;
             self.ledger.ended(lease);
         }
-        Ok(is_held)
+        Ok((is_held, shared().next().is_some()))
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::domain::{Candidate, LeaseHandle, Metadata, Name, Owner, RequestId, Token, Value, Version};
+use crate::domain::{Candidate, LeaseHandle, Metadata, Mode, Name, Owner, RequestId, Token, Value, Version};
 pub use crate::domain::{Nodes, Primitive};
 
 pub use self::elections::LeaderView;
@@ -121,6 +121,15 @@ pub struct Note {
     /// Elections: what the leader proclaims.
     #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
+    /// What it excludes. The nodes see to it; here it is for display.
+    #[serde(rename = "s", default, skip_serializing_if = "Mode::is_exclusive")]
+    pub mode: Mode,
+    /// How long it may be held at most, ms. The nodes see to it; here it is for display.
+    #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
+    pub max_hold_ms: Option<u64>,
+    /// How long its name stays taken after it has expired, ms; likewise.
+    #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
+    pub lock_delay_ms: Option<u64>,
     /// Semaphores: the limit that was asked for.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
@@ -151,6 +160,12 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Until when it may be held, however often it is extended, ms since the epoch; for display.
+    pub fn hold_until_ms(&self) -> Option<u64> {
+        let max_hold_ms = self.note.max_hold_ms?;
+        Some(self.note.acquired_at_ms.saturating_add(max_hold_ms))
+    }
+
     /// What is left of the validity at `now`, ms.
     pub fn validity_ms(&self, now: Instant) -> u64 {
         self.valid_until.saturating_duration_since(now).as_millis() as u64
@@ -191,11 +206,24 @@ pub struct Holder {
     pub slots: Vec<u32>,
 }
 
+/// Who hold a lock together.
+#[derive(Debug, Clone)]
+pub struct Sharers {
+    /// Those whose leases last longest.
+    pub holders: Vec<Holder>,
+    /// How many there are in all.
+    pub total: u32,
+    /// Until all of their leases expire unless one is extended, ms.
+    pub remaining_ms: u64,
+}
+
 /// Answer to looking at a lock or an election.
 #[derive(Debug, Clone)]
 pub struct Inspection {
     /// Who holds it, where a quorum agrees on one lease.
     pub holder: Option<Holder>,
+    /// Who hold it together, in place of one.
+    pub sharers: Option<Sharers>,
     /// Highest token known to a quorum.
     pub highest_token: Option<Token>,
     /// Waiters on this API server.
@@ -214,6 +242,8 @@ pub enum ServiceError {
         primitive: Primitive,
         /// The holders; empty while no single lease has a quorum.
         holders: Vec<Holder>,
+        /// Of a lock: who hold it together, in place of one.
+        sharers: Option<Sharers>,
         /// When asking again makes sense, ms.
         retry_after_ms: u64,
         /// The votes.
@@ -230,6 +260,12 @@ pub enum ServiceError {
     /// The lease is not held any more.
     #[error("the lease is not held any more")]
     LeaseLost {
+        /// The votes.
+        nodes: Nodes,
+    },
+    /// The lease has been held for as long as it may be, or reaches as far already.
+    #[error("the lease has been held for as long as it may be")]
+    HoldLimitReached {
         /// The votes.
         nodes: Nodes,
     },

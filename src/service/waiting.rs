@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{ServiceError, WaitLimits};
+use crate::domain::{Mode, Want};
 use crate::quorum::hub::Subscription;
 use crate::quorum::{Engine, Refusal};
 use crate::telemetry::metrics;
@@ -41,6 +42,8 @@ pub(crate) struct Wish {
     pub(crate) limit: u32,
     /// How many of them.
     pub(crate) permits: u32,
+    /// Of a lock: what the lease shall exclude.
+    pub(crate) mode: Mode,
 }
 
 /// Who waits in a queue now.
@@ -99,8 +102,7 @@ struct Seat {
     since: Instant,
     /// By the clocks of the nodes, µs.
     arrived_us: u64,
-    /// Whether it wants several records or permits.
-    wide: bool,
+    want: Want,
     /// In how many queues it sits.
     queues: usize,
     /// In how many queues somebody sits before it.
@@ -145,7 +147,11 @@ impl Rooms {
         let seat = Arc::new(Seat {
             since: self.engine.clock().now(),
             arrived_us: self.engine.nodes_us(),
-            wide: keys.len() > 1 || wish.permits > 1,
+            want: match wish.mode {
+                Mode::Shared => Want::Shared,
+                Mode::Exclusive if keys.len() > 1 || wish.permits > 1 => Want::Several,
+                Mode::Exclusive => Want::One,
+            },
             queues: keys.len(),
             behind: AtomicUsize::new(0),
             wake: Notify::new(),
@@ -260,18 +266,18 @@ impl Ticket {
         self.seat.arrived_us
     }
 
-    /// Whether it wants several records or permits.
-    pub(crate) fn is_wide(&self) -> bool {
-        self.seat.wide
+    /// What it wants, as the nodes are told.
+    pub(crate) fn want(&self) -> Want {
+        self.seat.want
     }
 
     /// The next one of its queue, as it is told to the nodes. A multilock that sits in other queues, too, asks for
     /// itself once it heads them all.
-    pub(crate) fn next(&self) -> Option<(u64, bool)> {
+    pub(crate) fn next(&self) -> Option<(u64, Want)> {
         let [key] = self.keys.as_slice() else { return None };
         let rooms = self.rooms.rooms.lock();
         let next = rooms.get(key)?.queues.get(&self.wish.limit)?.seats.get(1)?;
-        (next.queues == 1).then_some((next.arrived_us, next.wide))
+        (next.queues == 1).then_some((next.arrived_us, next.want))
     }
 
     pub(crate) fn board(&self) -> &NoticeBoard {
@@ -392,7 +398,7 @@ mod tests {
         Rooms::new(Arc::clone(&api.engine), WaitLimits { waiters_max: 10, waiters_per_name_max })
     }
 
-    const ONE: Wish = Wish { limit: 1, permits: 1 };
+    const ONE: Wish = Wish { limit: 1, permits: 1, mode: Mode::Exclusive };
 
     #[tokio::test(start_paused = true)]
     async fn where_nobody_may_wait_no_room_is_left_behind() {

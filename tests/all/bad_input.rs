@@ -72,13 +72,25 @@ fn operations() -> Vec<(&'static str, Value)> {
 fn optional(path: &str) -> &'static [&'static str] {
     match path.rsplit('/').next() {
         Some("acquire" | "hold") if path.contains("/elections/") => {
-            &["value", "ttl_ms", "wait_ms", "request_id"]
+            &["value", "ttl_ms", "wait_ms", "max_hold_ms", "lock_delay_ms", "request_id"]
         }
-        Some("campaign") => &["value", "ttl_ms", "wait_ms", "request_id"],
-        Some("acquire" | "hold") if path.contains("/semaphores/") => {
-            &["permits", "ttl_ms", "wait_ms", "owner", "metadata", "request_id"]
+        Some("campaign") => &["value", "ttl_ms", "wait_ms", "max_hold_ms", "lock_delay_ms", "request_id"],
+        Some("acquire" | "hold") if path.contains("/semaphores/") => &[
+            "permits",
+            "ttl_ms",
+            "wait_ms",
+            "max_hold_ms",
+            "lock_delay_ms",
+            "owner",
+            "metadata",
+            "request_id",
+        ],
+        Some("acquire" | "hold") if path.contains("/locks/") => {
+            &["mode", "ttl_ms", "wait_ms", "max_hold_ms", "lock_delay_ms", "owner", "metadata", "request_id"]
         }
-        Some("acquire" | "hold") => &["ttl_ms", "wait_ms", "owner", "metadata", "request_id"],
+        Some("acquire" | "hold") => {
+            &["ttl_ms", "wait_ms", "max_hold_ms", "lock_delay_ms", "owner", "metadata", "request_id"]
+        }
         Some("extend") => &["ttl_ms"],
         _ => &[],
     }
@@ -110,8 +122,12 @@ fn wrong_values(field: &str) -> Vec<Value> {
     match field {
         "ttl_ms" => integers(&[json!(0), json!(99), json!(300_001)]),
         "wait_ms" => integers(&[json!(60_001)]),
+        // The ttl where none is given is 30 s.
+        "max_hold_ms" => integers(&[json!(0), json!(29_999), json!(2_592_000_001_u64)]),
+        "lock_delay_ms" => integers(&[json!(60_001)]),
         "limit" | "permits" => integers(&[json!(0), json!(10_001)]),
         "fencing_token" => integers(&[json!(0), json!(1_u64 << 53)]),
+        "mode" => texts(vec![json!(""), json!("Shared"), json!("read"), json!("exclusive ")]),
         "owner" => texts(vec![json!("x".repeat(129)), json!("ü".repeat(129))]),
         "candidate" => texts(vec![json!(""), json!("ü".repeat(129))]),
         "value" => texts(vec![json!("x".repeat(20_000))]),

@@ -184,6 +184,34 @@ fn run_extends_what_it_holds() {
 }
 
 #[test]
+fn a_command_is_ended_when_its_lease_has_been_held_for_as_long_as_it_may() {
+    let server = DevServer::start();
+    let started = Instant::now();
+    let output = server.ask(&["run", "--lock", "a", "--ttl", "1s", "--max-hold", "2s", "--", "sleep", "60"]);
+    assert_eq!(output.status.code(), Some(20), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--max-hold"), "{}", text(&output.stderr));
+    assert!(started.elapsed() >= Duration::from_millis(1500), "{:?}", started.elapsed());
+    until("free", || !server.is_held("a"));
+}
+
+#[test]
+fn run_shares_a_lock_with_others_who_do() {
+    let server = DevServer::start();
+    let mut first = server.command(&["run", "--lock", "a", "--shared", "--", "sleep", "60"]).spawn().unwrap();
+    until("held", || server.is_held("a"));
+    let output = server.ask(&["run", "--lock", "a", "--shared", "--wait", "0", "--", "true"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let output = server.ask(&["run", "--lock", "a", "--wait", "0", "--", "true"]);
+    assert_eq!(output.status.code(), Some(11), "{}", text(&output.stderr));
+    signal("TERM", first.id());
+    ended(&mut first);
+    for wrong in [&["--lock", "a", "--lock", "b"][..], &["--semaphore", "a", "--limit", "2"]] {
+        let output = server.ask(&[&["run", "--shared"], wrong, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(64), "{wrong:?}");
+    }
+}
+
+#[test]
 fn a_lost_lease_ends_the_command_and_what_it_started() {
     let server = DevServer::start();
     for terminal in [false, true] {

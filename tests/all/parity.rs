@@ -44,7 +44,7 @@ const LEASES: [&str; 4] = [
     "ffffffffffffffffffffffffffffffff",
 ];
 const REQUESTS: [&str; 4] = ["-", "-", "request-1", "a:b@c.d_e~f-g"];
-const REASONS: [&str; 5] = ["release", "release", "undo", "lost", "bar"];
+const REASONS: [&str; 6] = ["release", "release", "undo", "lost", "over", "bar"];
 const VERSIONS: [&str; 5] = ["0", "0", "1", "9", "1790000000000000"];
 /// Records of a fence, and of nothing else: as this version writes it, and the one before.
 const FENCE: &str = "2 9007199254740990 0000000000001 00000000000000000000000000000000\n";
@@ -172,16 +172,26 @@ fn script(script: Script, marker: Option<Marker>, keys: &[String], args: &[Strin
 }
 
 /// The line of a lease.
-fn lease_line([lease, ends, mark, token, ttl, version, request, data]: [&str; 8]) -> String {
-    format!("{lease} {ends:0>13} {mark} x {token} {ttl} 0 0 {version} {request} limit=5 {data}")
+fn lease_line(
+    [lease, ends, mark, token, ttl, version, request, data]: [&str; 8],
+    (mode, limits): &(String, String),
+) -> String {
+    format!("{lease} {ends:0>13} {mark} {mode} {token} {ttl} {limits} {version} {request} limit=5 {data}")
+}
+
+/// What it excludes; its longest hold and its delay.
+fn terms() -> impl Strategy<Value = (String, String)> {
+    (one_of(&["x", "s"]), prop_oneof![3 => Just("0 0".to_owned()), 1 => Just("0 50000".to_owned())])
 }
 
 fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
     let ttl = life(&["100000", "100000", "200000"]);
     let place = prop_oneof![3 => Just("-".to_owned()), 1 => place(now_us)];
-    (marker(), lease(), one_of(&REQUESTS), ttl, token(now_us), data(), place).prop_map(
-        |(marker, (lease, scope), request, ttl, token, data, place)| {
-            let line = lease_line([&lease, "", "a", &token, &ttl.0, "0", &request, &data]);
+    let capped = prop_oneof![4 => terms(), 1 => Just(("x".to_owned(), "150000 0".to_owned()))];
+    let asked = (one_of(&REQUESTS), ttl, capped);
+    (marker(), lease(), asked, token(now_us), data(), place).prop_map(
+        |(marker, (lease, scope), (request, ttl, terms), token, data, place)| {
+            let line = lease_line([&lease, "", "a", &token, &ttl.0, "0", &request, &data], &terms);
             let args = [line, scope.slots.join(" "), "3".to_owned(), place];
             (script(Script::Acquire, marker.0, &scope.keys_for(&lease), &args), ttl.1 || marker.1)
         },
@@ -191,7 +201,8 @@ fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
 /// Where a waiter stands in the queue of servers. One keeps a free record until its entry lapses, the others not at
 /// all: how much of a moment is over may differ between two nodes.
 fn place(now_us: u64) -> impl Strategy<Value = String> {
-    let entry = (1..4_u64, select(vec!["100000 0 1", "100000 0 0", "100000 0 0"]), 0..3_u64);
+    let terms = vec!["100000 0 1", "100000 0 0", "100000 0 2"];
+    let entry = (1..4_u64, select(terms), 0..3_u64);
     let entry = entry.prop_map(move |(server, terms, next)| {
         let next = if next == 0 { 0 } else { now_us + next };
         format!("{:016} {server:x}0001 {terms} 3 {next:016} 0", now_us + server)
@@ -218,10 +229,11 @@ fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
         3 => Just((now_us / 1000).to_string()),
         1 => one_of(&["0", "-700000", "1.5", "x", ""]),
     ];
-    let lease = (lease(), ends, one_of(&["h", "h", "j"]), token(now_us), one_of(&["100000", "200000"]));
+    let mark = one_of(&["h", "h", "j"]);
+    let lease = (lease(), ends, mark, token(now_us), one_of(&["100000", "200000"]), terms());
     (marker(), lease, one_of(&VERSIONS), one_of(&REQUESTS), data()).prop_map(
-        |(marker, ((lease, scope), ends, mark, token, ttl), version, request, data)| {
-            let line = lease_line([&lease, &ends, &mark, &token, &ttl, &version, &request, &data]);
+        |(marker, ((lease, scope), ends, mark, token, ttl, terms), version, request, data)| {
+            let line = lease_line([&lease, &ends, &mark, &token, &ttl, &version, &request, &data], &terms);
             let args = [line, scope.slots.join(" ")];
             (script(Script::Heal, marker.0, &scope.keys_for(&lease), &args), marker.1)
         },
@@ -523,6 +535,14 @@ fn split(step: &Step, reply: Result<Value, String>) -> (Result<Value, String>, V
             _ => None,
         }
     }
+    /// The times of a holder whose fields begin there. Those who share a record are in the order of their ends.
+    fn of_holder(value: &mut Value, first: usize, take: &mut impl FnMut(Option<&mut Value>)) {
+        take(at(value, first));
+        if let Some(Value::List(shared)) = at(value, first + 6) {
+            shared[1..].sort_by_key(|one| format!("{:?}", one.as_list().and_then(|one| one.get(3))));
+            shared[1..].iter_mut().for_each(|one| take(at(one, 0)));
+        }
+    }
     if let Step::Script { command, .. } = step {
         take(list.get_mut(1));
         match command.script {
@@ -534,12 +554,16 @@ fn split(step: &Step, reply: Result<Value, String>) -> (Result<Value, String>, V
             }
             Script::Acquire => {
                 if let Some(holder @ Value::List(_)) = list.get_mut(2) {
-                    take(at(holder, 0));
+                    of_holder(holder, 0, &mut take);
                 }
             }
-            Script::Extend => take(list.get_mut(2)),
+            Script::Extend => {
+                take(list.get_mut(2));
+                take(list.get_mut(11));
+            }
             Script::Read => {
-                list.iter_mut().skip(2).filter_map(|entry| at(entry, 1)).for_each(|held| take(at(held, 0)));
+                let entries = list.iter_mut().skip(2).filter_map(|entry| at(entry, 1));
+                entries.for_each(|held| of_holder(held, 0, &mut take));
             }
             Script::Survey => {
                 // Slots are in the order of their ends, which may be a millisecond apart.
@@ -551,7 +575,7 @@ fn split(step: &Step, reply: Result<Value, String>) -> (Result<Value, String>, V
             Script::List => {
                 if let Some(found) = list.get_mut(3..) {
                     found.sort_by_key(|item| format!("{:?}", item.as_list().and_then(<[_]>::first)));
-                    found.iter_mut().for_each(|entry| take(at(entry, 1)));
+                    found.iter_mut().for_each(|entry| of_holder(entry, 1, &mut take));
                 }
             }
             _ => {}

@@ -388,7 +388,7 @@ async fn large_requests_and_large_replies_arrive_whole() {
         assert_eq!(answer.rest.len(), 1000);
         for entry in &answer.rest {
             let [_, held] = entry.as_list().unwrap() else { panic!("{entry:?}") };
-            assert_eq!(held.as_list().unwrap().last(), Some(&Value::Text(data.clone())));
+            assert_eq!(held.as_list().unwrap()[5], Value::Text(data.clone()));
         }
     }
     assert!(ask(&node, status()).await.is_ok());

@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use quorate::domain::{LeaseHandle, Version};
+use quorate::domain::{LeaseHandle, Mode, Version};
 use quorate::service::Note;
 use tokio::time::Instant;
 
@@ -34,6 +35,12 @@ pub struct Lease {
     told_in_time: Option<Instant>,
     /// In the order of events: when its release was acknowledged.
     pub released: Option<u64>,
+    /// No extension makes it valid beyond this.
+    hold_until: Option<Instant>,
+    /// How long nobody else has it after it has expired.
+    delay: Duration,
+    /// Beside others of its kind.
+    shared: bool,
 }
 
 /// The beginning of a call that may grant: every token told before it.
@@ -105,8 +112,8 @@ pub struct State {
     of: Vec<Vec<usize>>,
     /// The greatest token told, of a resource.
     floor: Vec<u64>,
-    /// Tokens told, of a resource: never twice.
-    tokens: Vec<BTreeSet<u64>>,
+    /// Tokens told, of a resource, and whether others may have the same.
+    tokens: Vec<BTreeMap<u64, bool>>,
     registers: Vec<Register>,
     /// Who is taking a resource away from its holders, and in the order of events until when somebody did.
     forcing: Vec<u32>,
@@ -132,7 +139,7 @@ impl Checkers {
             by_id: BTreeMap::new(),
             of: vec![Vec::new(); resources],
             floor: vec![0; resources],
-            tokens: vec![BTreeSet::new(); resources],
+            tokens: vec![BTreeMap::new(); resources],
             registers: (0..resources).map(|_| Register::default()).collect(),
             forcing: vec![0; resources],
             forced: vec![0; resources],
@@ -189,7 +196,8 @@ impl Checkers {
             );
             self.violated(&mut state, what);
         }
-        if !state.tokens[resource].insert(token) {
+        // One who shares the name may have been raised to it.
+        if state.tokens[resource].insert(token, true) == Some(false) {
             self.violated(&mut state, format!("token {token} of {resource} was given out twice"));
         }
         state.floor[resource] = state.floor[resource].max(token);
@@ -205,7 +213,9 @@ impl Checkers {
         client: usize,
         handle: LeaseHandle,
         resources: &[Resource],
+        mode: Mode,
     ) -> usize {
+        let shared = mode == Mode::Shared;
         let mut state = self.lock();
         state.counts.grants += 1;
         state.order += 1;
@@ -236,7 +246,8 @@ impl Checkers {
         }
         let index = state.leases.len();
         for &resource in resources {
-            if !state.tokens[resource].insert(token) {
+            // Those who share a name may have the same one.
+            if state.tokens[resource].insert(token, shared).is_some_and(|before| !(before && shared)) {
                 self.violated(&mut state, format!("token {token} of r{resource} was given out twice"));
             }
             state.floor[resource] = state.floor[resource].max(token);
@@ -254,6 +265,9 @@ impl Checkers {
             given_up: false,
             told_in_time: None,
             released: None,
+            hold_until: None,
+            delay: Duration::ZERO,
+            shared,
         });
         state.by_id.insert(handle.id.expose().to_owned(), index);
         drop(state);
@@ -261,6 +275,18 @@ impl Checkers {
             format!("c{client} {resources:?} token {token}")
         });
         index
+    }
+
+    /// What was asked for with a lease that was granted before now.
+    pub fn asked(&self, index: usize, note: &Note) {
+        // What clocks may drift, and by how much they have stepped back.
+        let stepped_ms = self.world.lock().stepped_back_ms;
+        let lease = &mut self.lock().leases[index];
+        if let Some(hold_ms) = note.max_hold_ms {
+            let most = Instant::now() + Duration::from_millis(hold_ms + hold_ms / 50 + stepped_ms + 20);
+            lease.hold_until.get_or_insert(most);
+        }
+        lease.delay = Duration::from_millis(note.lock_delay_ms.unwrap_or(0));
     }
 
     /// The client learns until when it may believe in its lease.
@@ -274,6 +300,10 @@ impl Checkers {
         self.world.note(("told", [index as u64, left as u64, token]), || {
             format!("lease {index} {resources:?} token {token}: {left} ms")
         });
+        let stepped = Duration::from_millis(self.world.lock().stepped_back_ms);
+        if self.exclusive && state.leases[index].hold_until.is_some_and(|most| valid_until > most + stepped) {
+            self.violated(&mut state, format!("the lease of token {token} is valid beyond its longest hold"));
+        }
         if left == 0 || state.leases[index].given_up || state.is_forced(index) {
             return;
         }
@@ -281,10 +311,11 @@ impl Checkers {
         if !self.exclusive {
             return;
         }
+        let forgot_ms = self.world.lock().forgot_ms;
         for resource in resources {
             let others: Vec<usize> = state.of[resource].iter().copied().filter(|&i| i != index).collect();
             for other in others {
-                if state.is_forced(other) {
+                if state.is_forced(other) || state.leases[index].shared && state.leases[other].shared {
                     continue;
                 }
                 let other = &state.leases[other];
@@ -295,6 +326,16 @@ impl Checkers {
                         state.leases[index].client,
                         other.client,
                         other.valid_until.duration_since(now).as_millis()
+                    );
+                    self.violated(&mut state, what);
+                } else if !other.given_up
+                    && other.told_in_time.is_some()
+                    && forgot_ms.is_none_or(|at| at < other.began_ms)
+                    && other.valid_until + other.delay > now
+                {
+                    let what = format!(
+                        "r{resource} was granted with token {token} although the lease of token {theirs} expired less than {:?} ago",
+                        other.delay
                     );
                     self.violated(&mut state, what);
                 } else if other.told_in_time.is_some() && theirs > token {
@@ -317,7 +358,7 @@ impl Checkers {
     /// An extension is sent: if it shortens the lease, that counts whatever becomes of the answer.
     pub fn extending(&self, index: usize, ttl_ms: u64) {
         let drift_ms = ttl_ms / 100 + 2;
-        let at_most = Instant::now() + std::time::Duration::from_millis(ttl_ms - drift_ms);
+        let at_most = Instant::now() + Duration::from_millis(ttl_ms - drift_ms);
         let lease = &mut self.lock().leases[index];
         lease.valid_until = lease.valid_until.min(at_most);
     }
@@ -485,7 +526,8 @@ impl Checkers {
             !lease.given_up && lease.valid_until > now && lease.told_in_time.is_some_and(|told| told <= began)
         });
         let valid = valid.filter(|lease| !state.is_forced_at(lease));
-        if let Some(lease) = valid
+        // Of those who share it one stands for all.
+        if let Some(lease) = valid.filter(|lease| !lease.shared)
             && lease.handle.token.get() != token
         {
             let what = format!(
@@ -514,7 +556,9 @@ impl State {
     /// Whether one of these leases is a later one.
     fn later(&self, index: usize, others: &BTreeSet<usize>, exclusive: bool) -> bool {
         let lease = &self.leases[index];
-        others.iter().map(|&other| &self.leases[other]).any(|other| {
+        let others = others.iter().map(|&other| &self.leases[other]);
+        // Those who share a name have no order among them.
+        others.filter(|other| !(lease.shared && other.shared)).any(|other| {
             let in_turn = exclusive
                 && lease.told_in_time.is_some()
                 && other.told_in_time.is_some()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use quorate::clock::{Clock as _, SeededClock};
-use quorate::domain::{Candidate, LeaseHandle, Name, RequestId, Value};
+use quorate::domain::{Candidate, LeaseHandle, Mode, Name, RequestId, Value};
 use quorate::service::hold::HoldEvent;
 use quorate::service::{AcquireOptions, Granted, Held, Lease, Note, Service, ServiceError, Target};
 use rand::rngs::SmallRng;
@@ -247,7 +247,7 @@ impl Client {
         }
     }
 
-    fn options(&mut self) -> AcquireOptions {
+    fn options(&mut self, target: &Target) -> AcquireOptions {
         let max = self.town.max_ttl_ms;
         let ttl_ms = match self.rng.random_range(0..4) {
             0 => max,
@@ -259,13 +259,23 @@ impl Client {
             self.requests += 1;
             RequestId::new(&format!("request-{}-{}", self.id, self.requests)).expect("a request id")
         });
-        let candidate = Candidate::new(&format!("c{}", self.id)).ok();
-        AcquireOptions { ttl_ms, wait_ms, note: Note { candidate, ..Note::default() }, request }
+        let note = Note {
+            candidate: Candidate::new(&format!("c{}", self.id)).ok(),
+            max_hold_ms: self.chance(25).then(|| self.rng.random_range(ttl_ms..=2 * ttl_ms)),
+            lock_delay_ms: self.chance(15).then(|| self.rng.random_range(1..=400)),
+            mode: if matches!(target, Target::Lock(_)) && self.chance(40) {
+                Mode::Shared
+            } else {
+                Mode::Exclusive
+            },
+            ..Note::default()
+        };
+        AcquireOptions { ttl_ms, wait_ms, note, request }
     }
 
     async fn hold_something(&mut self) {
         let target = self.target();
-        let options = self.options();
+        let options = self.options(&target);
         let mut issuer = self.another();
         let issued = async {
             if let Target::Lock(name) = &target
@@ -582,7 +592,8 @@ impl Client {
     async fn hold_stream(&mut self) {
         let town = Arc::clone(&self.town);
         let process = self.any_process();
-        let (target, options) = (self.target(), self.options());
+        let target = self.target();
+        let options = self.options(&target);
         let held = target.held();
         let began = town.checkers.begin();
         let patience = self.ms(50, 3000);
@@ -596,8 +607,10 @@ impl Client {
             match event {
                 HoldEvent::Acquired(lease) => {
                     let resources = town.names.of(&target, &lease.slots);
-                    let granted = town.checkers.granted(&began, self.id, lease.handle, &resources);
+                    let mode = lease.note.mode;
+                    let granted = town.checkers.granted(&began, self.id, lease.handle, &resources, mode);
                     index = Some(granted);
+                    town.checkers.asked(granted, &lease.note);
                     town.checkers.told(granted, lease.valid_until);
                 }
                 HoldEvent::Extended(lease) => {
@@ -613,7 +626,7 @@ impl Client {
                     self.failed(&why);
                     return;
                 }
-                HoldEvent::Lost { .. } | HoldEvent::Released { .. } => break,
+                HoldEvent::Lost(_) | HoldEvent::Released { .. } => break,
             }
         }
         drop(stream);
@@ -723,5 +736,7 @@ async fn serve(
 fn deliver(town: &Town, began: &Began, client: usize, target: &Target, granted: Granted) -> (usize, Lease) {
     let lease = granted.deliver();
     let resources = town.names.of(target, &lease.slots);
-    (town.checkers.granted(began, client, lease.handle, &resources), lease)
+    let index = town.checkers.granted(began, client, lease.handle, &resources, lease.note.mode);
+    town.checkers.asked(index, &lease.note);
+    (index, lease)
 }

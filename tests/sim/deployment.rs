@@ -329,17 +329,28 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
         let process = town.process(rng.random_range(0..servers));
         // What clients left to expire by itself is gone by then.
         let wait_ms = rest(500).as_millis() as u64;
-        let options = AcquireOptions { ttl_ms: 500, wait_ms, note: Note::default(), request: None };
+        // What is released is free at once.
+        let note = Note { lock_delay_ms: Some(60_000), ..Note::default() };
+        let options = AcquireOptions { ttl_ms: 500, wait_ms, note, request: None };
         let began = checkers.begin();
         match process.service.acquire(&target, &options).await {
             Ok(granted) => {
                 let lease = granted.deliver();
                 let resources = names.of(&target, &lease.slots);
-                let index = checkers.granted(&began, 99, lease.handle, &resources);
+                let index = checkers.granted(&began, 99, lease.handle, &resources, lease.note.mode);
                 checkers.told(index, lease.valid_until);
                 checkers.give_up(index);
                 match process.service.release(&target.held(), lease.handle).await {
-                    Ok(true) => checkers.released(index),
+                    Ok(true) => {
+                        checkers.released(index);
+                        let again = AcquireOptions { wait_ms: 5_000, note: Note::default(), ..options };
+                        match process.service.acquire(&target, &again).await {
+                            // Undone as it is dropped.
+                            Ok(again) => drop(again),
+                            Err(why) => checkers
+                                .violate(format!("{target:?} was released, and cannot be taken: {why:?}")),
+                        }
+                    }
                     other => checkers.violate(format!("a release of {target:?} in calm said {other:?}")),
                 }
             }

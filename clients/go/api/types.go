@@ -10,8 +10,17 @@ const NamePattern = `^(\.{0,2}[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*|\.{3}[A-Za-z0-9
 
 // AcquireLock: Body of `acquire` and `hold`.
 type AcquireLock struct {
+	// If the lease expires instead of being released, the name stays taken for this much longer, in
+	// milliseconds, so that a holder that was paused can notice. Left out: 0.
+	LockDelayMs *int64 `json:"lock_delay_ms,omitempty"`
+	// However often the lease is extended, it ends this long after it was acquired, in milliseconds: from
+	// `ttl_ms` to 30 days. Left out: there is no such limit.
+	MaxHoldMs *int64 `json:"max_hold_ms,omitempty"`
 	// Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all.
 	Metadata map[string]string `json:"metadata,omitempty"`
+	// `exclusive` excludes all other leases of the name. Any number of `shared` ones exclude exclusive ones
+	// and are excluded by them. Left out: `exclusive`.
+	Mode string `json:"mode,omitempty"`
 	// Free label of the holder, shown to everyone who may read the lock or semaphore.
 	Owner string `json:"owner,omitempty"`
 	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
@@ -26,6 +35,12 @@ type AcquireLock struct {
 
 // AcquireMultilock: Body of `acquire`.
 type AcquireMultilock struct {
+	// If the lease expires instead of being released, the name stays taken for this much longer, in
+	// milliseconds, so that a holder that was paused can notice. Left out: 0.
+	LockDelayMs *int64 `json:"lock_delay_ms,omitempty"`
+	// However often the lease is extended, it ends this long after it was acquired, in milliseconds: from
+	// `ttl_ms` to 30 days. Left out: there is no such limit.
+	MaxHoldMs *int64 `json:"max_hold_ms,omitempty"`
 	// Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all.
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// The names of the locks: 2 to 64, all different, in any order.
@@ -47,6 +62,12 @@ type AcquireSemaphore struct {
 	// How many permits the semaphore has. Each request is judged by its own limit, so that a rolling change
 	// works. Requests with different limits do not wait for each other.
 	Limit int64 `json:"limit"`
+	// If the lease expires instead of being released, the name stays taken for this much longer, in
+	// milliseconds, so that a holder that was paused can notice. Left out: 0.
+	LockDelayMs *int64 `json:"lock_delay_ms,omitempty"`
+	// However often the lease is extended, it ends this long after it was acquired, in milliseconds: from
+	// `ttl_ms` to 30 days. Left out: there is no such limit.
+	MaxHoldMs *int64 `json:"max_hold_ms,omitempty"`
 	// Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all.
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Free label of the holder, shown to everyone who may read the lock or semaphore.
@@ -67,6 +88,12 @@ type AcquireSemaphore struct {
 type Campaign struct {
 	// Who campaigns.
 	Candidate string `json:"candidate"`
+	// If the lease expires instead of being released, the name stays taken for this much longer, in
+	// milliseconds, so that a holder that was paused can notice. Left out: 0.
+	LockDelayMs *int64 `json:"lock_delay_ms,omitempty"`
+	// However often the lease is extended, it ends this long after it was acquired, in milliseconds: from
+	// `ttl_ms` to 30 days. Left out: there is no such limit.
+	MaxHoldMs *int64 `json:"max_hold_ms,omitempty"`
 	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
 	// header `Idempotency-Key` means the same.
 	RequestID string `json:"request_id,omitempty"`
@@ -188,6 +215,8 @@ type Leadership struct {
 	ExpiresAt string `json:"expires_at"`
 	// The term, under the name that it has in other leases.
 	FencingToken int64 `json:"fencing_token"`
+	// With `max_hold_ms`: no extension reaches further than this. For display only.
+	HoldUntil string `json:"hold_until,omitempty"`
 	// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
 	// again.
 	LeaseID string `json:"lease_id"`
@@ -218,12 +247,16 @@ type Lease struct {
 	Attempts int64 `json:"attempts"`
 	// When its validity ends. For display only.
 	ExpiresAt string `json:"expires_at"`
-	// Greater than the token of every earlier lease of this name. Send it to the resource that the lock
-	// protects.
+	// Greater than the token of every earlier lease of this name; of a shared lease, of every earlier
+	// exclusive one. Send it to the resource that the lock protects.
 	FencingToken int64 `json:"fencing_token"`
+	// With `max_hold_ms`: no extension reaches further than this. For display only.
+	HoldUntil string `json:"hold_until,omitempty"`
 	// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
 	// again.
 	LeaseID string `json:"lease_id"`
+	// `exclusive`, or `shared`: beside other shared leases of the name.
+	Mode string `json:"mode"`
 	// The lock.
 	Name string `json:"name"`
 	// The votes.
@@ -257,19 +290,26 @@ type LockList struct {
 type LockState struct {
 	// When it was acquired. For display only.
 	AcquiredAt string `json:"acquired_at,omitempty"`
-	// The lease's fencing token.
+	// The fencing token of an exclusive lease.
 	FencingToken *int64 `json:"fencing_token,omitempty"`
 	// Whether a quorum of nodes agrees on one lease.
 	Held bool `json:"held"`
+	// Of shared leases: who holds them, up to 16 of those that last longest.
+	Holders []Holder `json:"holders,omitempty"`
+	// Of shared leases: how many there are.
+	HoldersTotal *int64 `json:"holders_total,omitempty"`
 	// What the holder attached.
 	Metadata map[string]string `json:"metadata,omitempty"`
+	// Of a lock that is held: `exclusive` or `shared`.
+	Mode string `json:"mode,omitempty"`
 	// The lock.
 	Name string `json:"name"`
 	// The answers of the nodes, counted.
 	Nodes Nodes `json:"nodes"`
 	// The holder's label.
 	Owner string `json:"owner,omitempty"`
-	// Time until the lease expires unless extended, in milliseconds.
+	// Time until the lease expires unless extended, in milliseconds; of shared leases, until the last of
+	// them does.
 	RemainingMs *int64 `json:"remaining_ms,omitempty"`
 	// Requests that wait for this lock at this server, alone or together with other locks.
 	Waiters int64 `json:"waiters"`
@@ -307,6 +347,8 @@ type MultilockLease struct {
 	ExpiresAt string `json:"expires_at"`
 	// The fencing token of each name: greater than that of every earlier lease of the name.
 	FencingTokens map[string]int64 `json:"fencing_tokens"`
+	// With `max_hold_ms`: no extension reaches further than this. For display only.
+	HoldUntil string `json:"hold_until,omitempty"`
 	// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
 	// again.
 	LeaseID string `json:"lease_id"`
@@ -372,8 +414,8 @@ type Nodes struct {
 type Problem struct {
 	// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`,
 	// `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`,
-	// `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`,
-	// `shutting_down`, `overloaded` or `internal`.
+	// `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`, `too_many_waiters`,
+	// `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
 	Code string `json:"code"`
 	// What happened in this case, for people.
 	Detail string `json:"detail"`
@@ -383,8 +425,13 @@ type Problem struct {
 	HighestToken *int64 `json:"highest_token,omitempty"`
 	// `lock_held`, `election_lost`: who holds it. Left out if no single lease has a quorum.
 	Holder *Holder `json:"holder,omitempty"`
-	// `semaphore_full`: who holds the permits.
+	// `semaphore_full`: who holds the permits. `lock_held`: who holds shared leases, up to 16 of those that
+	// last longest.
 	Holders []Holder `json:"holders,omitempty"`
+	// `lock_held`, where shared leases hold it: how many they are.
+	HoldersTotal *int64 `json:"holders_total,omitempty"`
+	// `lock_held`: the mode of what holds it, `exclusive` or `shared`.
+	Mode string `json:"mode,omitempty"`
 	// The answers of the nodes, counted.
 	Nodes *Nodes `json:"nodes,omitempty"`
 	// The request's `X-Request-Id`, which is also in the server's log.
@@ -449,6 +496,8 @@ type SemaphoreLease struct {
 	// Greater than every earlier token of each of its slots. Tokens of other slots are not ordered with it:
 	// their holders are concurrent.
 	FencingToken int64 `json:"fencing_token"`
+	// With `max_hold_ms`: no extension reaches further than this. For display only.
+	HoldUntil string `json:"hold_until,omitempty"`
 	// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
 	// again.
 	LeaseID string `json:"lease_id"`

@@ -2,8 +2,14 @@
 
 /** Body of `acquire` and `hold`. */
 export type AcquireLock = {
+  /** If the lease expires instead of being released, the name stays taken for this much longer, in milliseconds, so that a holder that was paused can notice. Left out: 0. */
+  lock_delay_ms?: number | null;
+  /** However often the lease is extended, it ends this long after it was acquired, in milliseconds: from `ttl_ms` to 30 days. Left out: there is no such limit. */
+  max_hold_ms?: number | null;
   /** Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all. */
   metadata?: Record<string, string> | null;
+  /** `exclusive` excludes all other leases of the name. Any number of `shared` ones exclude exclusive ones and are excluded by them. Left out: `exclusive`. */
+  mode?: string | null;
   /** Free label of the holder, shown to everyone who may read the lock or semaphore. */
   owner?: string | null;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
@@ -16,6 +22,10 @@ export type AcquireLock = {
 
 /** Body of `acquire`. */
 export type AcquireMultilock = {
+  /** If the lease expires instead of being released, the name stays taken for this much longer, in milliseconds, so that a holder that was paused can notice. Left out: 0. */
+  lock_delay_ms?: number | null;
+  /** However often the lease is extended, it ends this long after it was acquired, in milliseconds: from `ttl_ms` to 30 days. Left out: there is no such limit. */
+  max_hold_ms?: number | null;
   /** Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all. */
   metadata?: Record<string, string> | null;
   /** The names of the locks: 2 to 64, all different, in any order. */
@@ -34,6 +44,10 @@ export type AcquireMultilock = {
 export type AcquireSemaphore = {
   /** How many permits the semaphore has. Each request is judged by its own limit, so that a rolling change works. Requests with different limits do not wait for each other. */
   limit: number;
+  /** If the lease expires instead of being released, the name stays taken for this much longer, in milliseconds, so that a holder that was paused can notice. Left out: 0. */
+  lock_delay_ms?: number | null;
+  /** However often the lease is extended, it ends this long after it was acquired, in milliseconds: from `ttl_ms` to 30 days. Left out: there is no such limit. */
+  max_hold_ms?: number | null;
   /** Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all. */
   metadata?: Record<string, string> | null;
   /** Free label of the holder, shown to everyone who may read the lock or semaphore. */
@@ -52,6 +66,10 @@ export type AcquireSemaphore = {
 export type Campaign = {
   /** Who campaigns. */
   candidate: string;
+  /** If the lease expires instead of being released, the name stays taken for this much longer, in milliseconds, so that a holder that was paused can notice. Left out: 0. */
+  lock_delay_ms?: number | null;
+  /** However often the lease is extended, it ends this long after it was acquired, in milliseconds: from `ttl_ms` to 30 days. Left out: there is no such limit. */
+  max_hold_ms?: number | null;
   /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
   request_id?: string | null;
   /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
@@ -168,6 +186,8 @@ export type Leadership = {
   expires_at: string;
   /** The term, under the name that it has in other leases. */
   fencing_token: number;
+  /** With `max_hold_ms`: no extension reaches further than this. For display only. */
+  hold_until?: string;
   /** The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again. */
   lease_id: string;
   /** The election. */
@@ -196,10 +216,14 @@ export type Lease = {
   attempts: number;
   /** When its validity ends. For display only. */
   expires_at: string;
-  /** Greater than the token of every earlier lease of this name. Send it to the resource that the lock protects. */
+  /** Greater than the token of every earlier lease of this name; of a shared lease, of every earlier exclusive one. Send it to the resource that the lock protects. */
   fencing_token: number;
+  /** With `max_hold_ms`: no extension reaches further than this. For display only. */
+  hold_until?: string;
   /** The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again. */
   lease_id: string;
+  /** `exclusive`, or `shared`: beside other shared leases of the name. */
+  mode: string;
   /** The lock. */
   name: string;
   /** The votes. */
@@ -232,19 +256,25 @@ export type LockList = {
 export type LockState = {
   /** When it was acquired. For display only. */
   acquired_at?: string;
-  /** The lease's fencing token. */
+  /** The fencing token of an exclusive lease. */
   fencing_token?: number;
   /** Whether a quorum of nodes agrees on one lease. */
   held: boolean;
+  /** Of shared leases: who holds them, up to 16 of those that last longest. */
+  holders?: Array<Holder>;
+  /** Of shared leases: how many there are. */
+  holders_total?: number;
   /** What the holder attached. */
   metadata?: Record<string, string>;
+  /** Of a lock that is held: `exclusive` or `shared`. */
+  mode?: string;
   /** The lock. */
   name: string;
   /** The answers of the nodes, counted. */
   nodes: Nodes;
   /** The holder's label. */
   owner?: string;
-  /** Time until the lease expires unless extended, in milliseconds. */
+  /** Time until the lease expires unless extended, in milliseconds; of shared leases, until the last of them does. */
   remaining_ms?: number;
   /** Requests that wait for this lock at this server, alone or together with other locks. */
   waiters: number;
@@ -282,6 +312,8 @@ export type MultilockLease = {
   expires_at: string;
   /** The fencing token of each name: greater than that of every earlier lease of the name. */
   fencing_tokens: Record<string, number>;
+  /** With `max_hold_ms`: no extension reaches further than this. For display only. */
+  hold_until?: string;
   /** The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again. */
   lease_id: string;
   /** The locks, in the order of the request. */
@@ -342,7 +374,7 @@ export type Nodes = {
 
 /** Every answer that is not 2xx (RFC 9457). Which of the members after `request_id` are present depends on `code`. */
 export type Problem = {
-  /** The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`. */
+  /** The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`. */
   code: string;
   /** What happened in this case, for people. */
   detail: string;
@@ -352,8 +384,12 @@ export type Problem = {
   highest_token?: number;
   /** `lock_held`, `election_lost`: who holds it. Left out if no single lease has a quorum. */
   holder?: Holder;
-  /** `semaphore_full`: who holds the permits. */
+  /** `semaphore_full`: who holds the permits. `lock_held`: who holds shared leases, up to 16 of those that last longest. */
   holders?: Array<Holder>;
+  /** `lock_held`, where shared leases hold it: how many they are. */
+  holders_total?: number;
+  /** `lock_held`: the mode of what holds it, `exclusive` or `shared`. */
+  mode?: string;
   /** The answers of the nodes, counted. */
   nodes?: Nodes;
   /** The request's `X-Request-Id`, which is also in the server's log. */
@@ -416,6 +452,8 @@ export type SemaphoreLease = {
   expires_at: string;
   /** Greater than every earlier token of each of its slots. Tokens of other slots are not ordered with it: their holders are concurrent. */
   fencing_token: number;
+  /** With `max_hold_ms`: no extension reaches further than this. For display only. */
+  hold_until?: string;
   /** The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again. */
   lease_id: string;
   /** The limit that was asked for. */

@@ -265,7 +265,7 @@ fn granted(token: u64) -> String {
 fn a_free_lock_is_granted_with_the_proposed_token() {
     let node = node();
     assert_eq!(acquire(&node, &LOCK, &ASK), GRANTED);
-    assert_eq!(read(&node, &LOCK), format!("1 [{P} [30000 30000 {P} {A} 0 {{}}]]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [30000 30000 {P} {A} 0 {{}} 0]]"));
     let record = record(P, 0, "", &[line(A, NOW_MS + TTL, 'a', P, TTL, "-")]);
     assert_eq!(node.get_raw("q:lock:a").unwrap(), record);
 }
@@ -276,7 +276,7 @@ fn a_held_lock_is_refused_with_what_is_known_of_its_holder() {
     acquire(&node, &LOCK, &ASK);
     at(&node, 10_000);
     let ask = Ask { lease: B, proposed: P + 1, ..ASK };
-    assert_eq!(acquire(&node, &LOCK, &ask), format!("0 [20000 30000 {P} {A} 0 {{}} 0 -]"));
+    assert_eq!(acquire(&node, &LOCK, &ask), format!("0 [20000 30000 {P} {A} 0 {{}} 0 0 -]"));
     at(&node, TTL);
     assert_eq!(acquire(&node, &LOCK, &ask), GRANTED);
 }
@@ -296,15 +296,15 @@ fn a_token_is_exact_at_2_to_the_53_minus_1() {
     let node = node();
     let far = Ask { proposed: MAX, ahead_us: MAX, ..ASK };
     assert_eq!(acquire(&node, &LOCK, &far), GRANTED);
-    assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}}]]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}} 0]]"));
     assert!(extend(&node, &LOCK, A, MAX, "own").starts_with("1 30000"));
-    assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}}]]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}} 0]]"));
 
     // One below, so that the sum in the next grant reaches it.
     node.command(&["SET", "q:lock:a", &record(MAX - 1, 1, "", &[])]).unwrap();
     assert_eq!(acquire(&node, &LOCK, &ASK), granted(MAX));
     assert!(node.get_raw("q:lock:a").unwrap().starts_with(&format!("2 {MAX} ")));
-    assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}}]]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}} 0]]"));
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn a_record_of_the_version_before_is_held_until_it_ends_or_is_released() {
             let before =
                 format!("{}{kept}{}{flag}00030000{A} {own}request+0+7 {data}", NOW_MS + 10_000, P + 5);
             node.command(&["SET", "q:lock:a", &before, "PX", "700000"]).unwrap();
-            let shown = format!("10000 30000 {token} {A} 0 {{}}");
+            let shown = format!("10000 30000 {token} {A} 0 {{}} 0");
             assert_eq!(read(&node, &LOCK), format!("1 [{} [{shown}]]", P + 5));
             assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), format!("0 [{shown} 0 -]"));
             assert_eq!(release(&node, &LOCK, A), NOT_AS_ACQUIRED);
@@ -458,10 +458,10 @@ fn a_token_that_was_issued_while_a_lease_was_held_stays_behind_it() {
     acquire(&node, &LOCK, &ASK);
     assert_eq!(issue(&node, "a", P), format!("1 {}", P + 1));
     assert_eq!(issue(&node, "a", P + 5), format!("1 {}", P + 5));
-    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {P} {A} 0 {{}}]]", P + 5));
+    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {P} {A} 0 {{}} 0]]", P + 5));
     assert_eq!(life(&node), Some(TTL + RETENTION));
     assert!(extend(&node, &LOCK, A, P, "own").starts_with("1 30000"));
-    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {P} {A} 0 {{}}]]", P + 5));
+    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {P} {A} 0 {{}} 0]]", P + 5));
     assert_eq!(release(&node, &LOCK, A), NOT_AS_ACQUIRED);
     assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 6));
 }
@@ -557,7 +557,7 @@ fn of_two_copies_of_the_data_the_greater_version_stays_whichever_comes_last() {
             assert!(update(earlier, "nine").starts_with("1 30000 30000 e 10 - - ten "));
         }
         assert!(update("9007199254740991", "last").starts_with("1 30000 30000 e 9007199254740991 - - last "));
-        assert!(read(&node, &LOCK).ends_with(if on.by() == "slots" { "nil" } else { "last]]" }));
+        assert!(read(&node, &LOCK).ends_with(if on.by() == "slots" { "nil" } else { "last 0]]" }));
     }
 }
 
@@ -584,7 +584,7 @@ fn what_is_no_record_stops_neither_a_release_nor_a_walk() {
         node.command(&["DEL", "q:lock:a"]).unwrap();
         node.command(odd).unwrap();
         let list = || run(&node, Script::List, &[], &strings(&["0", "q:lock:*", "100"]));
-        assert_eq!(list(), format!("1 0 [q:lock:b 30000 30000 {P} {A} 0 {{}}]"), "{kind}");
+        assert_eq!(list(), format!("1 0 [q:lock:b 30000 30000 {P} {A} 0 {{}} 0]"), "{kind}");
         // A part of it.
         assert!(release(&node, &BOTH, A).starts_with('1'), "{kind}");
         assert_eq!(list(), "1 0", "{kind}");
@@ -612,7 +612,7 @@ fn many_keys_are_granted_all_or_none() {
     release(&node, &On::Locks(&["b"]), A);
     // The token is above the highest fence among them, and the same everywhere.
     assert_eq!(acquire(&node, &On::Locks(&["a", "b", "c"]), &Ask { lease: B, ..ASK }), granted(P + 1));
-    let entry = format!("[{0} [30000 30000 {0} {B} 0 {{}}]]", P + 1);
+    let entry = format!("[{0} [30000 30000 {0} {B} 0 {{}} 0]]", P + 1);
     assert_eq!(read(&node, &On::Locks(&["a", "b", "c"])), format!("1 {entry} {entry} {entry}"));
 }
 
@@ -636,9 +636,9 @@ fn only_what_is_still_held_is_extended() {
     acquire(&node, &BOTH, &ASK);
     assert_eq!(extend(&node, &BOTH, B, P, "own"), "0");
     at(&node, 10_000);
-    assert_eq!(extend(&node, &BOTH, A, P, "keep"), "1 20000 30000 e 0 - - {}  0");
-    assert_eq!(extend(&node, &BOTH, A, P, "5000"), "1 5000 5000 e 0 - - {}  1");
-    assert_eq!(extend(&node, &BOTH, A, P, "own"), "1 5000 5000 e 0 - - {}  0");
+    assert_eq!(extend(&node, &BOTH, A, P, "keep"), "1 20000 30000 e 0 - - {}  0 0 0 0 x");
+    assert_eq!(extend(&node, &BOTH, A, P, "5000"), "1 5000 5000 e 0 - - {}  1 0 0 0 x");
+    assert_eq!(extend(&node, &BOTH, A, P, "own"), "1 5000 5000 e 0 - - {}  0 0 0 0 x");
     at(&node, 15_000);
     assert_eq!(extend(&node, &BOTH, A, P, "own"), "0");
 }
@@ -648,12 +648,12 @@ fn the_raise_is_conditional_on_the_lease_and_never_lowers_a_fence() {
     let node = node();
     acquire(&node, &LOCK, &ASK);
     assert_eq!(extend(&node, &LOCK, B, P + 9, "keep"), "0");
-    assert_eq!(read(&node, &LOCK), format!("1 [{P} [30000 30000 {P} {A} 0 {{}}]]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [30000 30000 {P} {A} 0 {{}} 0]]"));
     assert!(extend(&node, &LOCK, A, P + 5, "keep").starts_with('1'));
-    assert_eq!(read(&node, &LOCK), format!("1 [{0} [30000 30000 {0} {A} 0 {{}}]]", P + 5));
+    assert_eq!(read(&node, &LOCK), format!("1 [{0} [30000 30000 {0} {A} 0 {{}} 0]]", P + 5));
     assert_eq!(issue(&node, "a", P), granted(P + 6));
     assert!(extend(&node, &LOCK, A, P + 5, "own").starts_with('1'));
-    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {} {A} 0 {{}}]]", P + 6, P + 5));
+    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {} {A} 0 {{}} 0]]", P + 6, P + 5));
     release(&node, &LOCK, A);
     assert_eq!(acquire(&node, &LOCK, &Ask { lease: B, ..ASK }), granted(P + 7));
 }
@@ -665,7 +665,7 @@ fn issuing_tokens_leaves_a_lease_held() {
     assert_eq!(issue(&node, "a", P), granted(P + 1));
     assert_eq!(acquire(&node, &LOCK, &ASK), granted(P + 2));
     assert_eq!(issue(&node, "a", P), granted(P + 3));
-    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {} {A} 0 {{}}]]", P + 3, P + 2));
+    assert_eq!(read(&node, &LOCK), format!("1 [{} [30000 30000 {} {A} 0 {{}} 0]]", P + 3, P + 2));
     assert_eq!(issue(&node, "a", MAX), granted(MAX));
     assert_eq!(release(&node, &LOCK, A), "1");
 }
@@ -674,7 +674,7 @@ fn issuing_tokens_leaves_a_lease_held() {
 fn a_lost_lease_is_given_back_with_its_token() {
     let node = node();
     assert_eq!(heal(&node, &BOTH, A, P), "1");
-    assert_eq!(read(&node, &LOCK), format!("1 [{P} [20000 30000 {P} {A} 0 {{}}]]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [20000 30000 {P} {A} 0 {{}} 0]]"));
     assert!(extend(&node, &BOTH, A, P, "own").starts_with('1'));
 }
 
@@ -752,7 +752,7 @@ fn what_was_healed_and_has_expired_is_healed_again() {
     assert_eq!(heal(&node, &LOCK, A, P), "1");
     at(&node, 20_000);
     assert_eq!(heal_until(&node, &LOCK, A, P, NOW_MS + 30_000), "1");
-    assert_eq!(read(&node, &LOCK), format!("1 [{P} [10000 30000 {P} {A} 0 {{}}]]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [10000 30000 {P} {A} 0 {{}} 0]]"));
 }
 
 #[test]
@@ -770,7 +770,7 @@ fn an_expired_copy_of_the_lease_itself_is_healed() {
     acquire(&node, &LOCK, &ASK);
     at(&node, TTL + 5);
     assert_eq!(heal_until(&node, &LOCK, A, P, NOW_MS + TTL + 20_005), "1");
-    assert_eq!(read(&node, &LOCK), format!("1 [{P} [20000 30000 {P} {A} 0 {{}}]]"));
+    assert_eq!(read(&node, &LOCK), format!("1 [{P} [20000 30000 {P} {A} 0 {{}} 0]]"));
 }
 
 #[test]
@@ -782,8 +782,10 @@ fn a_lease_that_lost_one_of_its_keys_is_made_whole() {
     assert_eq!(extend(&node, &BOTH, A, P, "own"), "0");
     assert_eq!(heal(&node, &BOTH, A, P), "1");
     // What was left is not shortened and keeps the issued token.
-    let (a, b) =
-        (format!("[{} [30000 30000 {P} {A} 0 {{}}]]", P + 1), format!("[{P} [30000 30000 {P} {A} 0 {{}}]]"));
+    let (a, b) = (
+        format!("[{} [30000 30000 {P} {A} 0 {{}} 0]]", P + 1),
+        format!("[{P} [30000 30000 {P} {A} 0 {{}} 0]]"),
+    );
     assert_eq!(read(&node, &BOTH), format!("1 {a} {b}"));
     assert!(extend(&node, &BOTH, A, P, "own").starts_with('1'));
 
@@ -818,7 +820,7 @@ fn slots_are_taken_found_by_lease_and_freed() {
     assert!(refused.starts_with("0 [30000"), "{refused}");
     assert_eq!(acquire(&node, &On::Slots(&[7]), &Ask { lease: B, ..ASK }), GRANTED);
     at(&node, 10_000);
-    assert_eq!(extend(&node, &slots, A, P, "own"), "1 30000 30000 e 0 - - {} 4 11 0");
+    assert_eq!(extend(&node, &slots, A, P, "own"), "1 30000 30000 e 0 - - {} 4 11 0 0 0 0 x");
     assert_eq!(survey(&node), "1 3 [7 11 4] 20000");
     assert_eq!(release(&node, &slots, A), NOT_AS_ACQUIRED);
     assert_eq!(survey(&node), "1 1 [7] 20000");
@@ -856,12 +858,15 @@ fn a_retry_of_a_request_is_told_which_lease_it_has() {
     let mine = Ask { request: "request-1", ..ASK };
     acquire(&node, &LOCK, &mine);
     let retry = Ask { lease: B, ..mine };
-    assert_eq!(acquire(&node, &LOCK, &retry), format!("0 [30000 30000 {P} {A} 0 {{}} 1 -]"));
+    assert_eq!(acquire(&node, &LOCK, &retry), format!("0 [30000 30000 {P} {A} 0 {{}} 0 1 -]"));
 
     acquire(&node, &On::Slots(&[5, 6]), &mine);
     // Whatever slot it asks for this time.
-    assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), format!("0 [30000 30000 {P} {A} 0 {{}} 1 - 5 6]"));
-    assert_eq!(extend(&node, &On::Slots(&[5, 6]), A, P, "own"), "1 30000 30000 e 0 request-1 - {} 5 6 0");
+    assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), format!("0 [30000 30000 {P} {A} 0 {{}} 0 1 - 5 6]"));
+    assert_eq!(
+        extend(&node, &On::Slots(&[5, 6]), A, P, "own"),
+        "1 30000 30000 e 0 request-1 - {} 5 6 0 0 0 0 x"
+    );
     release(&node, &On::Slots(&[5, 6]), A);
     assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), GRANTED);
     // The first lease's release, come late, does not make the second one forgotten.
@@ -875,7 +880,7 @@ fn a_request_id_that_looks_like_a_lease_id_touches_no_lease() {
     let node = node();
     acquire(&node, &On::Slots(&[5]), &ASK);
     assert_eq!(acquire(&node, &On::Slots(&[6]), &Ask { lease: B, request: A, ..ASK }), GRANTED);
-    assert_eq!(extend(&node, &On::Slots(&[5]), A, P, "own"), "1 30000 30000 e 0 - - {} 5 0");
+    assert_eq!(extend(&node, &On::Slots(&[5]), A, P, "own"), "1 30000 30000 e 0 - - {} 5 0 0 0 0 x");
 }
 
 #[test]

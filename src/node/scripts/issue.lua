@@ -13,15 +13,15 @@ local text = redis.call('GET', KEYS[2])
 local record, held = text and read_record(text), false
 if text and not record then error('not a lease record') end
 if record then
-  token = math.max(token, sub(record, 3, 18) + 1)
+  token = math.max(token, record:sub(3, 18) + 1)
   for _, _, expires in each_lease(record) do held = held or tonumber(expires) > now end
 end
-local fence = '2 ' .. format(TOKEN, token) .. ' '
+local fence = '2 ' .. TOKEN:format(token) .. ' '
 if held then
   -- Its key outlives the lease by the retention.
-  redis.call('SET', KEYS[2], fence .. sub(record, 20), 'KEEPTTL')
+  redis.call('SET', KEYS[2], fence .. record:sub(20), 'KEEPTTL')
 else
-  local rest = record and sub(record, 33) or ' 00000000000000000000000000000000\n'
-  redis.call('SET', KEYS[2], fence .. format(TIME, now) .. rest, 'PX', ARGV[4])
+  local rest = record and record:sub(33) or ' 00000000000000000000000000000000\n'
+  redis.call('SET', KEYS[2], fence .. TIME:format(now) .. rest, 'PX', ARGV[4])
 end
 return {1, now, token}

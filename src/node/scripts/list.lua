@@ -1,8 +1,8 @@
--- One step of a walk over the keys of a kind: the leases held among them.
+-- One step of a walk over the keys of a kind: who holds them.
 --
 -- KEYS  marker
 -- ARGV  1 marker   2 cursor ('0' to begin)   3 pattern   4 how many keys to look at, about
--- Reply {1, now, next cursor, {key, remaining, ttl, token, lease, version, data}, …}; {-1, …}
+-- Reply {1, now, next cursor, {key, holder as record.lua shows it …}, …}; {-1, …}
 local marker = redis.call('GET', KEYS[1])
 if marker ~= ARGV[1] then return {-1, 0, marker} end
 local now = clock()
@@ -12,13 +12,10 @@ for _, key in ipairs(step[2]) do
   local text = redis.pcall('GET', key)
   -- What is no record does not end the walk.
   local record = type(text) == 'string' and read_record(text) or ''
-  for at, id, expires in each_lease(record) do
-    local read, lease = pcall(read_lease, record, at)
-    if read and tonumber(expires) > now then
-      local entry = show(id, expires, lease, now)
-      table.insert(entry, 1, key)
-      reply[#reply + 1] = entry
-    end
+  local read, entry = pcall(show_holders, record, now)
+  if read and entry then
+    table.insert(entry, 1, key)
+    reply[#reply + 1] = entry
   end
 end
 return reply

@@ -8,7 +8,8 @@
 --   QUEUE    which queue of which server, hex
 --   LAPSES   when the entry is gone unless it is written again, ms since the epoch by this node's clock
 --   KEEP     for how many ms what is free is kept for it
---   WIDE     '1' = it wants several records or slots: these are kept for it until it lapses
+--   WIDE     '1' = it wants several records or slots: these are kept for it until it lapses. '2' = it wants the record
+--            shared with others
 --   LIMIT    of a semaphore: it wants slots below this
 --
 -- An acquire of a waiter says where it stands: ARRIVED QUEUE LIFE KEEP WIDE LIMIT NEXT NEXT_WIDE, where LIFE is ms
@@ -20,14 +21,16 @@ local NEXT_LIFE, ENTRIES_MAX = 3000, 64
 -- The queue where nobody waits, and the place of whom does not.
 local NOBODY, NOWHERE = {}, {}
 -- Where the fields of an entry are, behind ARRIVED.
-local QUEUE, LAPSES, KEEP, WIDE, LIMIT = 2, 3, 4, 5, 6
+local ARRIVED, QUEUE, LAPSES, KEEP, WIDE, LIMIT = 1, 2, 3, 4, 5, 6
+-- What WIDE says of one who wants the record shared.
+local SHARED = '2'
 
 -- The entries of a queue that have not lapsed, in order. What is no queue has none.
 local function read_queue(text, now)
   if type(text) ~= 'string' then return NOBODY end
   local queue = {}
-  for line in gmatch(text, '[^\n]+') do
-    local entry = {match(line, '^(%d+) (%x+) (%d+) (%d+) (%d) (%d+)$')}
+  for line in text:gmatch('[^\n]+') do
+    local entry = {line:match('^(%d+) (%x+) (%d+) (%d+) (%d) (%d+)$')}
     if tonumber(entry[LAPSES] or 0) > now then queue[#queue + 1] = entry end
   end
   return queue
@@ -47,12 +50,12 @@ end
 local function read_place(text, now)
   if text == '-' then return NOWHERE end
   local arrived, id, life, keep, wide, limit, next_arrived, next_wide =
-    match(text, '^(%d+) (%x+) (%d+) (%d+) (%d) (%d+) (%d+) (%d)$')
+    text:match('^(%d+) (%x+) (%d+) (%d+) (%d) (%d+) (%d+) (%d)$')
   if not arrived then return NOWHERE end
   return {
     id = id,
-    entry = life ~= '0' and {arrived, id, format(TIME, now + life), keep, wide, limit},
-    after = tonumber(next_arrived) > 0 and {next_arrived, id, format(TIME, now + NEXT_LIFE), keep, next_wide, limit},
+    entry = life ~= '0' and {arrived, id, TIME:format(now + life), keep, wide, limit},
+    after = tonumber(next_arrived) > 0 and {next_arrived, id, TIME:format(now + NEXT_LIFE), keep, next_wide, limit},
   }
 end
 
@@ -66,14 +69,14 @@ local function stand(queue, place)
 end
 
 -- The queue without this place, which was granted, or with that of its next waiter. Those who stood before it have
--- had their moments, and are gone until they ask again.
-local function pass(queue, place, slot)
+-- had their moments, and are gone until they ask again; of a `shared` lease only those who cannot be let in beside it.
+local function pass(queue, place, slot, shared)
   local entries, found = {place.after or nil}, false
   for _, entry in ipairs(queue) do
     local mine = entry[QUEUE] == place.id
     if mine and place.entry then
       found = true
-    elseif mine or found or slot >= tonumber(entry[LIMIT]) then
+    elseif mine or found or slot >= tonumber(entry[LIMIT]) or shared and entry[WIDE] == SHARED then
       entries[#entries + 1] = entry
     end
   end
@@ -81,24 +84,37 @@ local function pass(queue, place, slot)
 end
 
 -- Until when what is free since `freed` is kept for those who stand before this place: a moment for each, one after
--- the other. Of a semaphore, `slot` is the lowest one that is asked for.
-local function kept_until(queue, place, freed, slot)
+-- the other. Of a semaphore, `slot` is the lowest one that is asked for. Who asks for a `shared` lease is in nobody's way
+-- who wants that, too.
+local function kept_until(queue, place, freed, slot, shared)
   for _, entry in ipairs(queue) do
     if entry[QUEUE] == place.id then
       if place.entry then break end
-    elseif slot < tonumber(entry[LIMIT]) then
+    elseif slot < tonumber(entry[LIMIT]) and not (shared and entry[WIDE] == SHARED) then
       freed = entry[WIDE] == '1' and math.max(freed, entry[LAPSES]) or freed + entry[KEEP]
     end
   end
   return freed
 end
 
--- Whom to tell that so many records are free: the ids of the first in the queue.
+-- Whether somebody who wants the record for itself stands before this place.
+local function is_wanted_alone(queue, place)
+  for _, entry in ipairs(queue) do
+    if place.entry and (entry[QUEUE] == place.id or entry[ARRIVED] > place.entry[ARRIVED]) then return false end
+    if entry[WIDE] ~= SHARED then return true end
+  end
+  return false
+end
+
+-- Whom to tell that so many records are free: the ids of the first in the queue. Those who can share one are told
+-- together.
 local function first_of(queue, free)
-  local ids = {}
-  for i = 1, math.min(#queue, free) do
-    ids[i] = queue[i][QUEUE]
-    if queue[i][WIDE] == '1' then break end
+  if #queue == 0 then return '' end
+  local ids, shares = {}, false
+  for i, entry in ipairs(queue) do
+    if i > free and not (shares and entry[WIDE] == SHARED) then break end
+    ids[i], shares = entry[QUEUE], entry[WIDE] == SHARED
+    if entry[WIDE] == '1' then break end
   end
   return table.concat(ids, ' ')
 end

@@ -3,7 +3,7 @@
 -- KEYS  marker, key × n
 -- ARGV  1 marker
 -- Reply {1, now, entry × n}; an entry is nil, or {fence} where only that is left, or
---       {fence, {remaining, ttl, token, lease, version, data}}; {-1, …}
+--       {fence, holder} as record.lua shows it; {-1, …}
 local marker = redis.call('GET', KEYS[1])
 if marker ~= ARGV[1] then return {-1, 0, marker} end
 local now = clock()
@@ -14,10 +14,7 @@ for i = 2, #KEYS do
   if text then
     local record = read_record(text)
     if not record then error('not a lease record') end
-    entry = {tonumber(sub(record, 3, 18))}
-    for at, id, expires in each_lease(record) do
-      if tonumber(expires) > now then entry[2] = show(id, expires, read_lease(record, at), now) end
-    end
+    entry = {tonumber(record:sub(3, 18)), show_holders(record, now)}
   end
   reply[i + 1] = entry
 end

@@ -15,24 +15,25 @@
 --   34  EXPIRES     when it ends, ms since the epoch by this node's clock, 13 digits
 --   48  MARK        'a' as it was acquired; 'e' extended since; 'h' healed: given back to this node, which its acquire
 --                   may reach yet; 'j' joined: a retry of its request has it too (§1.9)
---   50  MODE        'x' exclusive; 's', shared, is reserved
+--   50  MODE        'x' exclusive, alone in its record; 's' shared, beside others of its kind
 --   52  TOKEN       its fencing token, 16 digits
 --   69  TTL         its life without extension, ms
---       HOLD_UNTIL  reserved, 0
---       LOCK_DELAY  reserved, 0
+--       HOLD_UNTIL  no extension reaches beyond this time, which is one like EXPIRES; or 0
+--       LOCK_DELAY  for how many ms after EXPIRES the name stays taken, unless the lease is released; or 0
 --       VERSION     of two copies of DATA the one of the greater version is kept
 --       REQUEST     the caller's request id, or '-'
 --       PARAMS      what that request asked for, as 'limit=5,permits=2', or '-'
 --       DATA        opaque, without line breaks
 -- Each line ends with a line break. The key outlives its leases by the fence retention.
 --
--- Scripts edit this text, and turn into numbers only what they compare: a number costs five times as much as taking
--- its text out, and Lua's .. and tostring keep only 14 of the 16 digits of a token.
-local match, gmatch, find, sub, format = string.match, string.gmatch, string.find, string.sub, string.format
+-- Scripts edit this text and compare its times and tokens as text, which have so many digits for that: to make a
+-- number of one costs as much as all else that is done with it, and Lua's .. and tostring keep only 14 of the 16
+-- digits of a token. Text is asked for what it can do, text:sub(..): a function that keeps string.sub at hand is
+-- dearer to make, and each run makes all of them anew.
 
 -- '%d' is faster than '%.0f', but only 64-bit builds of Redis have all digits with it.
 local TOKEN, TIME = '%016d', '%013d'
-if format('%d', 9007199254740991) ~= '9007199254740991' then TOKEN, TIME = '%016.0f', '%013.0f' end
+if ('%d'):format(9007199254740991) ~= '9007199254740991' then TOKEN, TIME = '%016.0f', '%013.0f' end
 
 -- A record of the version before as text of this one; nil where it is none. It has 13 digits EXPIRES, zeros once
 -- released; 13 KEPT; 16 FENCE; and with a lease a flag, 8 digits TTL, 32 LEASE. Such a lease is held until it expires
@@ -40,46 +41,81 @@ if format('%d', 9007199254740991) ~= '9007199254740991' then TOKEN, TIME = '%016
 local function renew_record(text)
   local of = string.rep
   local expires, fence, lease =
-    match(text, '^(' .. of('%d', 13) .. ')' .. of('%x', 13) .. '(' .. of('%d', 16) .. ')(.*)$')
+    text:match('^(' .. of('%d', 13) .. ')' .. of('%x', 13) .. '(' .. of('%d', 16) .. ')(.*)$')
   if not expires then return nil end
   local head = '2 ' .. fence .. ' 0000000000001 ' .. of('0', 32) .. '\n'
-  local flag, ttl, id, rest = match(lease, '^([aAE<])(%d+)(' .. of('%x', 32) .. ') (.*)$')
+  local flag, ttl, id, rest = lease:match('^([aAE<])(%d+)(' .. of('%x', 32) .. ') (.*)$')
   if not flag or tonumber(expires) == 0 then return head end
-  local token, data = fence, match(rest, '^%S+ (.*)$')
-  if flag == '<' then token, data = match(rest, '^(%d+) %S+ (.*)$') end
+  local token, data = fence, rest:match('^%S+ (.*)$')
+  if flag == '<' then token, data = rest:match('^(%d+) %S+ (.*)$') end
   if not data then return nil end
   -- Data that replaced other began with 48 digits.
-  data = match(data, '^' .. of('%d', 48) .. '(.*)$') or data
+  data = data:match('^' .. of('%d', 48) .. '(.*)$') or data
   return head .. id .. ' ' .. expires .. ' e x ' .. token .. ' ' .. tonumber(ttl) .. ' 0 0 0 - - ' .. data .. '\n'
 end
 
 -- The text of a record as this version writes it; nil where it is none.
 local function read_record(text)
-  if sub(text, 1, 2) ~= '2 ' then return renew_record(text) end
-  if #text == 66 or find(text, '^\n%x+ %d+ [aehj] ', 66) then return text end
+  if text:sub(1, 2) ~= '2 ' then return renew_record(text) end
+  if #text == 66 or text:find('^\n%x+ %d+ [aehj] ', 66) then return text end
 end
 
 -- Goes through the leases in a record: where the line break before each is, LEASE, EXPIRES.
 local function each_lease(record)
-  return gmatch(record, '()\n(%x+) (%d+) [aehj]')
+  return record:gmatch('()\n(%x+) (%d+) [aehj]')
 end
 
--- The fields of a lease from TOKEN on, as text.
+-- The fields of a lease, as text: MODE, and those from TOKEN on.
 local function read_lease(record, at)
-  local lease = {}
-  lease.token, lease.ttl, lease.version, lease.request, lease.params, lease.data =
-    match(record, '^(%d+) (%d+) %d+ %d+ (%d+) (%S+) (%S+) ([^\n]*)', at + 52)
+  local lease = {mode = record:sub(at + 50, at + 50)}
+  lease.token, lease.ttl, lease.hold_until, lease.delay, lease.version, lease.request, lease.params, lease.data =
+    record:match('^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) ([^\n]*)', at + 52)
   if not lease.token then error('not a lease record') end
   return lease
 end
 
--- The line of a lease, without its line break.
-local function write_lease(id, expires, mark, lease)
-  return id .. ' ' .. format(TIME, expires) .. ' ' .. mark .. ' x ' .. lease.token .. ' ' .. lease.ttl .. ' 0 0 '
-    .. lease.version .. ' ' .. lease.request .. ' ' .. lease.params .. ' ' .. lease.data
+-- Until when the name is taken by the lease at that place, which expires then.
+local function taken_until(record, at, expires)
+  local delay = record:match('^%d+ %d+ (%d+)', at + 69)
+  if not delay or delay == '0' then return expires end
+  return TIME:format(expires + delay)
 end
 
--- A lease as replies show it: remaining, ttl, token, id, version, data. Its fields are `lease`.
-local function show(id, expires, lease, now)
-  return {expires - now, tonumber(lease.ttl), tonumber(lease.token), id, tonumber(lease.version), lease.data}
+-- A lease as replies show it: remaining, ttl, token, id, version, data. Of one that has expired it is shown how long
+-- the name is still taken.
+local function show(record, at, now)
+  local lease, remaining = read_lease(record, at), record:sub(at + 34, at + 46) - now
+  if remaining <= 0 then remaining = remaining + lease.delay end
+  return {remaining, lease.ttl, lease.token, record:sub(at + 1, at + 32), lease.version, lease.data}
+end
+
+-- How many of the shared leases of a record are shown.
+local SHOWN_MAX = 16
+
+-- Who holds a record, as replies show it: the fields above, and 0; nil where nobody does. Shared leases are shown as
+-- the one with the least id, which is the same at all nodes, with the time that the last of them has; and in place of
+-- the 0 a list: how many they are, and the fields of those that last longest.
+local function show_holders(record, now)
+  local shared, least, at_least = {}, nil, nil
+  for at, id, expires in each_lease(record) do
+    local free = taken_until(record, at, expires)
+    if tonumber(free) > now then
+      if record:sub(at + 50, at + 50) == 'x' then
+        local shown = show(record, at, now)
+        shown[7] = 0
+        return shown
+      end
+      shared[#shared + 1] = free .. ' ' .. at
+      if not least or id < least then least, at_least = id, at end
+    end
+  end
+  if not least then return nil end
+  table.sort(shared)
+  local longest = {#shared}
+  for i = #shared, math.max(#shared - SHOWN_MAX + 1, 1), -1 do
+    longest[#longest + 1] = show(record, tonumber(shared[i]:sub(15)), now)
+  end
+  local shown = show(record, at_least, now)
+  shown[1], shown[7] = longest[2][1], longest
+  return shown
 end

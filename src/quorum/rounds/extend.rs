@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{Action, Patience, StateMachine};
 use crate::domain::Version;
 use crate::node::ballot::Vote;
-use crate::node::calls::Extended;
+use crate::node::calls::{Extended, ended_at_limit};
 use crate::node::member::Asked;
 use crate::quorum::tally::{Count, Verdict, bar_of, quorum_of};
 
@@ -32,6 +32,8 @@ pub(in crate::quorum) struct ExtendRound {
     pub(in crate::quorum) copies: SmallVec<[(usize, Copy); 5]>,
     /// Nodes that do not hold it, and their clocks when they said so.
     pub(in crate::quorum) lost: SmallVec<[(usize, u64); 5]>,
+    /// A node says that it was held for as long as it may be.
+    pub(in crate::quorum) ended_at_limit: bool,
     /// One bit a node in quarantine: it counts as one that failed, whatever it says.
     quarantined: u64,
     /// One bit a member that is closed: the same, but what it held when it was closed it still holds.
@@ -48,6 +50,7 @@ impl ExtendRound {
             stored: None,
             copies: SmallVec::new(),
             lost: SmallVec::new(),
+            ended_at_limit: false,
             quarantined: 0,
             closed: 0,
             witnesses: 0,
@@ -108,8 +111,10 @@ impl ExtendRound {
         if let Some(stored) = self.stored.take() {
             let (version, joined) = (stored.version.max(extended.version), stored.joined || extended.joined);
             let data = if stored.version == version { &stored } else { &extended }.data.clone();
+            // Where one node had room the extension has reached as far as it may only now.
+            let at_limit = stored.at_limit && extended.at_limit;
             let terms = if stored.remaining_ms < extended.remaining_ms { stored } else { extended };
-            extended = Extended { version, joined, data, ..terms };
+            extended = Extended { version, joined, data, at_limit, ..terms };
         }
         self.stored = Some(extended);
     }
@@ -124,6 +129,7 @@ impl StateMachine for ExtendRound {
         let node_ms = vote.as_ref().map_or(0, |answer| answer.node_ms);
         let [is_copy, is_witness] = [self.quarantined, self.closed].map(|nodes| nodes & (1 << node) != 0);
         self.witnesses_out -= usize::from(is_witness);
+        self.ended_at_limit |= !is_copy && vote.as_ref().is_ok_and(ended_at_limit);
         match vote.and_then(Extended::read) {
             Ok(Some(_)) if is_copy => {}
             Ok(Some(extended)) => {
@@ -161,8 +167,10 @@ mod tests {
             0..3 => {
                 let mark = text(if way == 2 { "j" } else { "e" });
                 let numbers = [Value::Int(100 - way as i64), Value::Int(100), mark, Value::Int(way as i64)];
-                let rest = [text("-"), text("-"), text(&way.to_string()), text(""), Value::Int(0)];
-                Ok(Answer { done: true, node_ms: 1, rest: [&numbers[..], &rest].concat() })
+                let rest = [text("-"), text("-"), text(&way.to_string()), text("")];
+                let limits = [0; 4].map(Value::Int);
+                let rest = [&numbers[..], &rest, &limits, &[text("x")]].concat();
+                Ok(Answer { done: true, node_ms: 1, rest })
             }
             3 => Ok(Answer { done: false, node_ms: 9, rest: Vec::new() }),
             _ => Err(NodeError::Down),

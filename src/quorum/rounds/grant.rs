@@ -257,6 +257,7 @@ mod tests {
             Value::Text(lease),
             Value::Int(0),
             Value::Text("{}".into()),
+            Value::Int(0),
             Value::Int(i64::from(same_request)),
             Value::Text("-".into()),
         ];

@@ -203,7 +203,10 @@ impl Contender<'_> {
         let ask = Ask {
             scope: &self.scope,
             slots: &self.slots,
+            mode: self.wish.mode,
             ttl_ms: self.options.ttl_ms,
+            max_hold_ms: note.max_hold_ms.unwrap_or(0),
+            lock_delay_ms: note.lock_delay_ms.unwrap_or(0),
             request: self.request.as_deref(),
             params: &params,
             data: &data,
@@ -258,6 +261,15 @@ impl Contender<'_> {
         }
         if note.candidate != self.options.note.candidate {
             differs.push("candidate");
+        }
+        if note.mode != self.options.note.mode {
+            differs.push("mode");
+        }
+        if note.max_hold_ms != self.options.note.max_hold_ms {
+            differs.push("max_hold_ms");
+        }
+        if note.lock_delay_ms != self.options.note.lock_delay_ms {
+            differs.push("lock_delay_ms");
         }
         differs
     }
@@ -319,7 +331,7 @@ impl Contender<'_> {
                 let grant = engine.granted_before(&self.scope, handle.id);
                 Some(Try::Granted(Box::new(Granted { lease, grant, entry: None })))
             }
-            Extension::Lost(_) => None,
+            Extension::Lost(_) | Extension::AtLimit(_) => None,
             Extension::NoQuorum(nodes) => Some(Try::NoQuorum(nodes)),
         }
     }

@@ -180,6 +180,7 @@ mod tests {
             version: Version::default(),
             data: String::new(),
             same_request: false,
+            sharing: None,
             params: String::new(),
             slots: Vec::new(),
         };

@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 use self::attempt::{Try, request_of};
 use self::contention::{Contention, Patience, Step, back_off};
-use super::leases::{holder, unavailable};
+use super::leases::{holder, sharers, unavailable};
 use super::waiting::{Queued, Ticket, Wish};
 use super::{AcquireOptions, Granted, Holder, Primitive, Service, ServiceError, Target, retry_after};
-use crate::domain::{KEEP_MS_MAX, LeaseId, QueueId, STANDING_LIFE_MS, Scope, Standing};
+use crate::domain::{KEEP_MS_MAX, LeaseId, Mode, QueueId, STANDING_LIFE_MS, Scope, Standing};
 use crate::quorum::Refusal;
 use crate::quorum::hub::Subscription;
 use crate::telemetry::metrics;
@@ -86,8 +86,8 @@ impl<'a> Contender<'a> {
             target,
             options,
             wish: match *target {
-                Target::Semaphore { limit, permits, .. } => Wish { limit, permits },
-                _ => Wish { limit: 1, permits: 1 },
+                Target::Semaphore { limit, permits, .. } => Wish { limit, permits, mode: Mode::Exclusive },
+                _ => Wish { limit: 1, permits: 1, mode: options.note.mode },
             },
             seated: false,
             request: options.request.as_ref().map(|request| request_of(request, &scope)),
@@ -291,7 +291,13 @@ impl<'a> Contender<'a> {
             if let Some(subscription) = subscription {
                 subscription.bell().reset();
             }
-            ticket.board().taken_until(granted.lease.valid_until, self.request.as_deref());
+            match self.wish.mode {
+                Mode::Exclusive => {
+                    ticket.board().taken_until(granted.lease.valid_until, self.request.as_deref())
+                }
+                // The next one may be let in beside it.
+                Mode::Shared => ticket.board().unknown(),
+            }
             ticket.changed_for_others();
         }
     }
@@ -377,7 +383,7 @@ impl<'a> Contender<'a> {
             life_ms: (left.as_millis() as u64 + 1).min(STANDING_LIFE_MS),
             // From the release at a node to the acquire of who hears of it there, with something to spare.
             keep_ms: (4 * engine.round_trip().as_millis() as u64 + 5).min(KEEP_MS_MAX),
-            wide: ticket.is_wide(),
+            want: ticket.want(),
             limit,
             next: ticket.next(),
         })
@@ -411,6 +417,7 @@ impl<'a> Contender<'a> {
         ServiceError::Contended {
             primitive: self.target.primitive(),
             holders,
+            sharers: sharers(&refusal.holdings, refusal.nodes.total as usize),
             retry_after_ms: retry_after(refusal.free_in_ms),
             nodes: refusal.nodes,
             waited: self.options.wait_ms > 0,

@@ -3,6 +3,8 @@
 mod acquire;
 mod extend;
 mod inspect;
+mod limits;
 mod list;
 mod release;
 mod retries;
+mod shared;

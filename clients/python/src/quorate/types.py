@@ -15,8 +15,23 @@ NAME = '^(\\.{0,2}[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*|\\.{3}[A-Za-z0-9._~:@-]*)$'
 class AcquireLock(TypedDict, total=False):
     """Body of `acquire` and `hold`."""
 
+    lock_delay_ms: int
+    """
+    If the lease expires instead of being released, the name stays taken for this much longer, in
+    milliseconds, so that a holder that was paused can notice. Left out: 0.
+    """
+    max_hold_ms: int
+    """
+    However often the lease is extended, it ends this long after it was acquired, in milliseconds:
+    from `ttl_ms` to 30 days. Left out: there is no such limit.
+    """
     metadata: dict[str, str]
     """Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all."""
+    mode: str
+    """
+    `exclusive` excludes all other leases of the name. Any number of `shared` ones exclude exclusive
+    ones and are excluded by them. Left out: `exclusive`.
+    """
     owner: str
     """Free label of the holder, shown to everyone who may read the lock or semaphore."""
     request_id: str
@@ -43,6 +58,16 @@ class _AcquireMultilock(TypedDict):
 class AcquireMultilock(_AcquireMultilock, total=False):
     """Body of `acquire`."""
 
+    lock_delay_ms: int
+    """
+    If the lease expires instead of being released, the name stays taken for this much longer, in
+    milliseconds, so that a holder that was paused can notice. Left out: 0.
+    """
+    max_hold_ms: int
+    """
+    However often the lease is extended, it ends this long after it was acquired, in milliseconds:
+    from `ttl_ms` to 30 days. Left out: there is no such limit.
+    """
     metadata: dict[str, str]
     """Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all."""
     owner: str
@@ -74,6 +99,16 @@ class _AcquireSemaphore(TypedDict):
 class AcquireSemaphore(_AcquireSemaphore, total=False):
     """Body of `acquire` and `hold`."""
 
+    lock_delay_ms: int
+    """
+    If the lease expires instead of being released, the name stays taken for this much longer, in
+    milliseconds, so that a holder that was paused can notice. Left out: 0.
+    """
+    max_hold_ms: int
+    """
+    However often the lease is extended, it ends this long after it was acquired, in milliseconds:
+    from `ttl_ms` to 30 days. Left out: there is no such limit.
+    """
     metadata: dict[str, str]
     """Flat map of strings, shown with the owner: at most 16 entries and 1024 bytes in all."""
     owner: str
@@ -104,6 +139,16 @@ class _Campaign(TypedDict):
 class Campaign(_Campaign, total=False):
     """Body of `campaign` and `hold`."""
 
+    lock_delay_ms: int
+    """
+    If the lease expires instead of being released, the name stays taken for this much longer, in
+    milliseconds, so that a holder that was paused can notice. Left out: 0.
+    """
+    max_hold_ms: int
+    """
+    However often the lease is extended, it ends this long after it was acquired, in milliseconds:
+    from `ttl_ms` to 30 days. Left out: there is no such limit.
+    """
     request_id: str
     """
     Makes a retry safe: the same `request_id` gets the same lease and token back while it is held.
@@ -285,6 +330,8 @@ class _Leadership(TypedDict):
 class Leadership(_Leadership, total=False):
     """A leader's lease."""
 
+    hold_until: str
+    """With `max_hold_ms`: no extension reaches further than this. For display only."""
     owner: str
     """The holder's label."""
     value: str
@@ -300,14 +347,16 @@ class _Lease(TypedDict):
     """When its validity ends. For display only."""
     fencing_token: int
     """
-    Greater than the token of every earlier lease of this name. Send it to the resource that the
-    lock protects.
+    Greater than the token of every earlier lease of this name; of a shared lease, of every earlier
+    exclusive one. Send it to the resource that the lock protects.
     """
     lease_id: str
     """
     The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
     again.
     """
+    mode: str
+    """`exclusive`, or `shared`: beside other shared leases of the name."""
     name: str
     """The lock."""
     nodes: Nodes
@@ -326,6 +375,8 @@ class _Lease(TypedDict):
 class Lease(_Lease, total=False):
     """A lock's lease."""
 
+    hold_until: str
+    """With `max_hold_ms`: no extension reaches further than this. For display only."""
     owner: str
     """The holder's label."""
 
@@ -366,13 +417,22 @@ class LockState(_LockState, total=False):
     acquired_at: str
     """When it was acquired. For display only."""
     fencing_token: int
-    """The lease's fencing token."""
+    """The fencing token of an exclusive lease."""
+    holders: list[Holder]
+    """Of shared leases: who holds them, up to 16 of those that last longest."""
+    holders_total: int
+    """Of shared leases: how many there are."""
     metadata: dict[str, str]
     """What the holder attached."""
+    mode: str
+    """Of a lock that is held: `exclusive` or `shared`."""
     owner: str
     """The holder's label."""
     remaining_ms: int
-    """Time until the lease expires unless extended, in milliseconds."""
+    """
+    Time until the lease expires unless extended, in milliseconds; of shared leases, until the last
+    of them does.
+    """
 
 
 class _Member(TypedDict):
@@ -439,6 +499,8 @@ class _MultilockLease(TypedDict):
 class MultilockLease(_MultilockLease, total=False):
     """A lease of several locks."""
 
+    hold_until: str
+    """With `max_hold_ms`: no extension reaches further than this. For display only."""
     owner: str
     """The holder's label."""
 
@@ -498,8 +560,8 @@ class _Problem(TypedDict):
     """
     The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`,
     `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`,
-    `semaphore_full`, `election_lost`, `lease_lost`, `stale_token`, `too_many_waiters`,
-    `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
+    `semaphore_full`, `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`,
+    `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
     """
     detail: str
     """What happened in this case, for people."""
@@ -526,7 +588,14 @@ class Problem(_Problem, total=False):
     holder: Holder
     """`lock_held`, `election_lost`: who holds it. Left out if no single lease has a quorum."""
     holders: list[Holder]
-    """`semaphore_full`: who holds the permits."""
+    """
+    `semaphore_full`: who holds the permits. `lock_held`: who holds shared leases, up to 16 of those
+    that last longest.
+    """
+    holders_total: int
+    """`lock_held`, where shared leases hold it: how many they are."""
+    mode: str
+    """`lock_held`: the mode of what holds it, `exclusive` or `shared`."""
     nodes: Nodes
     """The answers of the nodes, counted."""
     retry_after_ms: int
@@ -623,6 +692,8 @@ class _SemaphoreLease(TypedDict):
 class SemaphoreLease(_SemaphoreLease, total=False):
     """A lease of one or more permits."""
 
+    hold_until: str
+    """With `max_hold_ms`: no extension reaches further than this. For display only."""
     owner: str
     """The holder's label."""
 

@@ -1,7 +1,7 @@
 //! The queue of servers at one node: whose turn it is, and for how long that is kept.
 
 use super::*;
-use crate::domain::{QueueId, Standing};
+use crate::domain::{QueueId, Standing, Want};
 
 const KEEP: u64 = 20;
 
@@ -12,7 +12,7 @@ fn standing(server: u64, arrived: u64) -> Standing {
         queue,
         life_ms: 3000,
         keep_ms: KEEP,
-        wide: false,
+        want: Want::One,
         limit: 1,
         next: None,
     }
@@ -98,7 +98,7 @@ fn what_expires_is_kept_for_the_head_from_then_on() {
 fn the_next_waiter_of_a_server_takes_its_entry_over() {
     let node = node();
     ask(&node, &LOCK, A, None);
-    let two = Standing { next: Some((P + 40, false)), ..standing(2, 20) };
+    let two = Standing { next: Some((P + 40, Want::One)), ..standing(2, 20) };
     ask(&node, &LOCK, B, Some(two));
     ask(&node, &LOCK, C, Some(standing(3, 30)));
     release(&node, &LOCK, A);
@@ -112,7 +112,7 @@ fn the_next_waiter_of_a_server_takes_its_entry_over() {
 fn a_multilock_is_kept_each_of_its_names_until_it_has_them_all() {
     let node = node();
     ask(&node, &LOCK, A, None);
-    let both = Standing { wide: true, ..standing(2, 20) };
+    let both = Standing { want: Want::Several, ..standing(2, 20) };
     assert!(is_held(&ask(&node, &BOTH, B, Some(both))));
     // The other name is free all the time, and no stream of single locks passes.
     let b = On::Locks(&["b"]);
@@ -129,7 +129,7 @@ fn a_multilock_is_kept_each_of_its_names_until_it_has_them_all() {
 #[test]
 fn all_permits_of_a_semaphore_are_kept_for_who_waits_for_them() {
     let node = node();
-    let all = |arrived| Standing { wide: true, limit: 3, ..standing(2, arrived) };
+    let all = |arrived| Standing { want: Want::Several, limit: 3, ..standing(2, arrived) };
     let one = |arrived| Standing { limit: 3, ..standing(3, arrived) };
     ask(&node, &On::Slots(&[0]), A, None);
     ask(&node, &On::Slots(&[1]), C, None);
