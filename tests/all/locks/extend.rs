@@ -58,6 +58,8 @@ async fn an_extension_that_took_longer_than_the_lease_then_has_is_none() {
     let server = cluster.server(&["--node-timeout", "20s"]).await;
     let api = server.api();
     let lease = api.acquire("late", json!({"ttl_ms": 60_000})).await.ok();
+    // Where an extension comes before the copy, that lasts for its whole ttl.
+    eventually("all nodes have it", || async { cluster.leases("late").len() == 3 }).await;
     for node in &cluster.nodes {
         node.command::<()>(&["CLIENT", "PAUSE", "1000", "ALL"]);
     }
