@@ -8,6 +8,7 @@
 pub mod connection;
 pub mod listener;
 pub mod logging;
+mod socket;
 pub mod tls;
 mod upkeep;
 pub mod watch;

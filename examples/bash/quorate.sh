@@ -7,7 +7,7 @@ QUORATE_SERVER=${QUORATE_SERVER%%,*} # the first of several
 
 # Exit statuses, those of the client commands (docs/clients.md); but too many waiters are worth another try, like 503.
 readonly HELD=11 LOST=20 WRONG=64 UNAVAILABLE=70 DENIED=77
-readonly OF_LEASE='with_entries(select(.key == "lease_id" or .key == "names"))'
+readonly OF_LEASE='with_entries(select(.key == "lease_id" or .key == "names" or .key == "request_id"))'
 
 # api METHOD PATH [JSON]: prints the answer, JSON in any case. Body and key go to curl on stdin
 # and by a file, not as arguments, which everyone sees in `ps`: a lease_id is a secret.
@@ -38,7 +38,8 @@ acquire() {
   esac
 }
 
-# extend WHAT LEASE, release WHAT LEASE: LEASE is what `acquire` printed.
+# extend WHAT LEASE, release WHAT LEASE: LEASE is what `acquire` printed; of a release also what it was asked, with a
+# request_id.
 extend() { api POST "/v1/$1/extend" "$(jq -c "$OF_LEASE" <<<"$2")"; }
 release() {
   case $1 in

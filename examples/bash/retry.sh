@@ -18,6 +18,8 @@ acquire_with_retry() {
     if [[ $status != "$HELD" && $status != "$UNAVAILABLE" ]] || # granted, or asked wrongly
       ((attempt == attempts || $(now_ms) + delay > ends)); then
       printf '%s\n' "$answer"
+      # What an earlier attempt may still get, without anybody to use it, goes back.
+      ((status == 0)) || release "$what" "$body" >/dev/null || :
       return "$status"
     fi
     sleep "$(printf '%d.%03d' $((delay / 1000)) $((delay % 1000)))"

@@ -1,16 +1,15 @@
 //! Leader election: `/v1/elections`.
 
-use axum::Extension;
 use axum::response::Response;
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tower_http::request_id::RequestId;
 use utoipa::{IntoParams, ToSchema};
 
 use super::document::{ElectionProblems, LeaseProblems, NodeProblems, StreamProblems};
 use super::fields::{Given, digits, optional, some, within};
 use super::leases::{self, Extend, NewLease, Release, acquisition, lease_answer, lease_example};
+use super::peer::Peer;
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
@@ -262,7 +261,7 @@ pub async fn observe_election(
 ) -> Result<Response, Problem> {
     let slot = app.streams.open(None)?;
     let changes = app.service.observe(&name).await?;
-    Ok(stream::answer(slot, changes, move |view| {
+    Ok(stream::answer(slot, stream::HEARTBEAT, changes, move |view| {
         let state = ElectionState::new(&name, view);
         let event = stream::event(if state.term.is_none() { "vacant" } else { "leader" }, &state);
         event.id(&state.revision)
@@ -281,10 +280,10 @@ pub async fn observe_election(
     extensions(("x-events" = json!(stream::hold_events_doc("Leadership")))))]
 pub async fn hold_election(
     app: Context,
-    Extension(id): Extension<RequestId>,
+    peer: Peer,
     Named(name): Named,
     Json(asked): Json<Campaign>,
 ) -> Result<Response, Problem> {
     let options = asked.read(&app.limits)?;
-    leases::hold(&app, id, Target::Election(name.clone()), options, show(name)).await
+    leases::hold(&app, peer, Target::Election(name.clone()), options, show(name)).await
 }

@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_TYPE;
@@ -14,17 +15,17 @@ use axum::response::{IntoResponse, Response};
 use garde::Validate;
 use hyper::body::{Frame, SizeHint};
 use serde::{Deserialize, Serialize};
-use tower_http::request_id::RequestId;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 
 use super::fields::{self, Given, within};
+use super::peer::Peer;
 use super::problem::{Kind, Problem};
 use super::request::{Answer, Asked, Json};
 use super::state::{AppState, Limits};
 use super::stream;
 use super::views::{Released, Show};
-use crate::domain::{LeaseHandle, MAX_HOLD_MS_MAX};
+use crate::domain::{self, LeaseHandle, MAX_HOLD_MS_MAX};
 use crate::service::{AcquireOptions, Granted, Held, Target};
 
 /// The shortest ttl, in milliseconds.
@@ -71,7 +72,7 @@ macro_rules! acquisition {
             #[garde(dive, custom($crate::api::fields::within(0..=$crate::domain::LOCK_DELAY_MS_MAX)))]
             #[schema(value_type = Option<u64>, minimum = 0, maximum = 60_000, example = 0)]
             lock_delay_ms: Option<$crate::api::fields::Given<u64>>,
-            /// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same.
+            /// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A request that waits and ends without the lease keeps its place in the queue of the server for 10 s, for the next one with its `request_id`. The header `Idempotency-Key` means the same.
             #[garde(dive)]
             #[schema(value_type = Option<String>, min_length = 8, max_length = 128, pattern = "^[A-Za-z0-9._~:@-]+$")]
             request_id: Option<$crate::api::fields::Given<$crate::domain::RequestId>>,
@@ -241,17 +242,31 @@ pub struct Extend {
 
 impl Asked for Extend {}
 
-/// Body of `release` and `resign`.
+/// Body of `release` and `resign`: one of the two.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[garde(context(Limits))]
 #[schema(example = json!({"lease_id": "8c7e6f1d2b3a49508c7e6f1d2b3a4950065bfeda25e000"}))]
 pub struct Release {
     /// The secret of the lease.
-    #[serde(default)]
+    #[garde(dive, custom(one_of_two(self.request_id.is_some())))]
+    #[schema(value_type = Option<String>, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
+    pub(super) lease_id: Option<Given<LeaseHandle>>,
+    /// In place of `lease_id`: what the request of this id has. Its wait at this server ends, with its place in the queue, and the lease that it got at any server is given back.
     #[garde(dive)]
-    #[schema(value_type = String, required = true, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
-    pub(super) lease_id: Given<LeaseHandle>,
+    #[schema(value_type = Option<String>, min_length = 8, max_length = 128, pattern = "^[A-Za-z0-9._~:@-]+$")]
+    pub(super) request_id: Option<Given<domain::RequestId>>,
+}
+
+/// A release says whose lease it means in one of two ways.
+pub(super) fn one_of_two(
+    has_request_id: bool,
+) -> impl FnOnce(&Option<Given<LeaseHandle>>, &Limits) -> garde::Result {
+    move |lease_id, _| match (lease_id, has_request_id) {
+        (Some(_), true) => Err(garde::Error::new("cannot be given together with request_id")),
+        (None, false) => Err(garde::Error::new("is required, or request_id in its place")),
+        _ => Ok(()),
+    }
 }
 
 impl Asked for Release {}
@@ -273,18 +288,20 @@ pub async fn acquire<V: Serialize>(
 /// A lease bound to the connection. Without waiting, a refusal is the plain 409.
 pub async fn hold<V: Serialize + 'static>(
     app: &AppState,
-    id: RequestId,
+    peer: Peer,
     target: Target,
     options: AcquireOptions,
     show: impl Show<V>,
 ) -> Result<Response, Problem> {
     let slot = app.streams.open(Some(target.primitive()))?;
-    let render = stream::held_events(app, id, show);
+    let ttl = Duration::from_millis(options.ttl_ms);
+    peer.holds_for(ttl);
+    let render = stream::held_events(app, peer.request_id, show);
     if options.wait_ms > 0 {
-        return Ok(stream::held(app, slot, app.service.hold(target, options), render));
+        return Ok(stream::held(app, slot, ttl, app.service.hold(target, options), render));
     }
     let granted = app.service.acquire(&target, &options).await?;
-    Ok(stream::held(app, slot, app.service.hold_granted(target.held(), granted), render))
+    Ok(stream::held(app, slot, ttl, app.service.hold_granted(target.held(), granted), render))
 }
 
 /// The remaining time set anew.
@@ -295,7 +312,11 @@ pub async fn extend<V>(app: &AppState, held: Held, asked: Extend, show: impl Sho
 
 /// Given back.
 pub async fn release(app: &AppState, held: Held, asked: Release) -> Answer<Released> {
-    Ok(Json(Released { released: app.service.release(&held, asked.lease_id.take()?).await? }))
+    let released = match fields::optional(asked.request_id)? {
+        Some(request) => app.service.release_request(&held, &request).await?,
+        None => app.service.release(&held, asked.lease_id.unwrap_or_default().take()?).await?,
+    };
+    Ok(Json(Released { released }))
 }
 
 /// The answer that must not get lost: a new lease. It is kept once the HTTP server has taken the data, and

@@ -1,11 +1,9 @@
 //! Locks, exclusive and shared: `/v1/locks`.
 
-use axum::Extension;
 use axum::response::Response;
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tower_http::request_id::RequestId;
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::permit_listing;
@@ -13,6 +11,7 @@ use super::caller::Caller;
 use super::document::{LeaseProblems, LockProblems, NodeProblems};
 use super::fields::{Field, Given, digits, optional, some, within};
 use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
+use super::peer::Peer;
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
@@ -314,7 +313,7 @@ pub async fn force_release_lock(
 
 /// Hold a lock while the connection is open.
 ///
-/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client disconnects; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, ends the stream); `extended` (`Lease`); `lost` (`Problem`, ends the stream); `released` (`{reason}`, ends the stream: the server drains, or the client does not read). After 10 s without an event, a comment is sent as a heartbeat. With `wait_ms` 0 a refusal is an ordinary 409. A lease that several streams with the same `request_id` have is released with the last of them. One that an earlier `acquire` with the same `request_id` was answered is released only by a stream that has lasted until its own first extension (5 s at most), since whoever got that answer may still use it.
+/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client disconnects; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, ends the stream); `extended` (`Lease`); `lost` (`Problem`, ends the stream); `released` (`{reason}`, ends the stream: the server drains, or the client does not read). After a third of the ttl without an event, 10 s at most, a comment is sent as a heartbeat. A client that vanishes without closing its connection keeps the lease for about twice its ttl. With `wait_ms` 0 a refusal is an ordinary 409. A lease that several streams with the same `request_id` have is released with the last of them. One that an earlier `acquire` with the same `request_id` was answered is released only by a stream that has lasted until its own first extension (5 s at most), since whoever got that answer may still use it.
 #[utoipa::path(post, path = "/v1/locks/{name}/hold", request_body = AcquireLock,
     responses(
         (status = 200, description = "The stream.", body = String, content_type = "text/event-stream",
@@ -324,12 +323,12 @@ pub async fn force_release_lock(
     extensions(("x-events" = json!(stream::hold_events_doc("Lease")))))]
 pub async fn hold_lock(
     app: Context,
-    Extension(id): Extension<RequestId>,
+    peer: Peer,
     Named(name): Named,
     Json(asked): Json<AcquireLock>,
 ) -> Result<Response, Problem> {
     let options = asked.lock_options(&app.limits)?;
-    leases::hold(&app, id, Target::Lock(name.clone()), options, show(name)).await
+    leases::hold(&app, peer, Target::Lock(name.clone()), options, show(name)).await
 }
 
 #[cfg(test)]

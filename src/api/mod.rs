@@ -8,7 +8,7 @@
 //! - `leases`: acquire, extend, release and hold, once for all four primitives
 //! - `state`: what is served, and what handlers work with
 //! - `request`, `fields`: from a request to what it asks for
-//! - `views`, `stream`, `slots`: what answers are made of
+//! - `views`, `stream`, `slots`, `peer`: what answers are made of
 //! - `problem`: the table of everything that can go wrong
 //! - `auth`, `observe`: the layers of our own
 //! - `document`: OpenAPI
@@ -26,6 +26,7 @@ mod locks;
 mod members;
 mod multilocks;
 mod observe;
+mod peer;
 mod problem;
 mod request;
 mod request_id;
@@ -38,6 +39,7 @@ mod stream;
 mod views;
 
 pub use self::members::member_list;
+pub use self::peer::UserTimeout;
 pub use self::router::{openapi_3_0_json, openapi_json, overloaded, router};
 pub use self::state::{App, AppState, Limits, Shared, is_probe};
 

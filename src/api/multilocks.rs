@@ -12,7 +12,7 @@ use super::auth;
 use super::document::{LeaseProblems, LockProblems, NodeProblems};
 use super::fields::{self, Given, within};
 use super::leases::{
-    self, Extend, NewLease, Release, TTL_MS_MIN, lease_answer, lease_example, owned_acquisition,
+    self, Extend, NewLease, Release, TTL_MS_MIN, lease_answer, lease_example, one_of_two, owned_acquisition,
 };
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json};
@@ -134,7 +134,7 @@ impl Asked for ExtendMultilock {
     }
 }
 
-/// Body of `release`.
+/// Body of `release`: one of `lease_id` and `request_id`.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[garde(context(Limits as limits))]
@@ -145,10 +145,13 @@ pub struct ReleaseMultilock {
     #[schema(schema_with = names_schema, required = true)]
     names: Names,
     /// The secret of the lease.
-    #[serde(default)]
+    #[garde(dive, custom(one_of_two(self.request_id.is_some())))]
+    #[schema(value_type = Option<String>, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
+    lease_id: Option<Given<LeaseHandle>>,
+    /// In place of `lease_id`: what the request of this id, for the same names, has. Its wait at this server ends, with its place in the queues, and the lease that it got at any server is given back.
     #[garde(dive)]
-    #[schema(value_type = String, required = true, min_length = 46, max_length = 46, pattern = "^[0-9a-f]{46}$")]
-    lease_id: Given<LeaseHandle>,
+    #[schema(value_type = Option<String>, min_length = 8, max_length = 128, pattern = "^[A-Za-z0-9._~:@-]+$")]
+    request_id: Option<Given<domain::RequestId>>,
     /// Without effect: so that the body of `extend` is one of `release`, too.
     #[garde(dive, custom(within(TTL_MS_MIN..=limits.max_ttl_ms)))]
     #[schema(value_type = Option<u64>, minimum = 100, maximum = 300_000, example = 30_000)]
@@ -195,7 +198,7 @@ pub async fn extend_multilock(
     responses((status = 200, description = "Whether the lease was held until now.", body = Released), NodeProblems))]
 pub async fn release_multilock(
     app: Context,
-    Json(ReleaseMultilock { names, lease_id, .. }): Json<ReleaseMultilock>,
+    Json(ReleaseMultilock { names, lease_id, request_id, .. }): Json<ReleaseMultilock>,
 ) -> Answer<Released> {
-    leases::release(&app, Held::Multilock(fields::all(names)?), Release { lease_id }).await
+    leases::release(&app, Held::Multilock(fields::all(names)?), Release { lease_id, request_id }).await
 }

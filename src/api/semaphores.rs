@@ -1,15 +1,14 @@
 //! Counting semaphores: `/v1/semaphores`.
 
-use axum::Extension;
 use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
-use tower_http::request_id::RequestId;
 use utoipa::ToSchema;
 
 use super::document::{LeaseProblems, NodeProblems, SemaphoreProblems};
 use super::fields::{Given, optional, within};
 use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
+use super::peer::Peer;
 use super::problem::{FieldError, Problem};
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
@@ -178,12 +177,12 @@ pub async fn get_semaphore(app: Context, Named(name): Named, _: Query<Nothing>) 
     extensions(("x-events" = json!(stream::hold_events_doc("SemaphoreLease")))))]
 pub async fn hold_semaphore(
     app: Context,
-    Extension(id): Extension<RequestId>,
+    peer: Peer,
     Named(name): Named,
     Json(asked): Json<AcquireSemaphore>,
 ) -> Result<Response, Problem> {
     let (target, options) = asked.read(name.clone(), &app.limits)?;
-    leases::hold(&app, id, target, options, show(name)).await
+    leases::hold(&app, peer, target, options, show(name)).await
 }
 
 #[cfg(test)]

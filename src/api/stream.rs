@@ -25,8 +25,8 @@ use super::state::AppState;
 use super::views::Show;
 use crate::service::HoldEvent;
 
-/// Proxies close connections that are silent for longer, and a dead peer shows when written to.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Proxies close connections that are silent for longer, and a dead peer shows when written to: the longest silence.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Events of a hold that wait for their reader.
 const UNREAD_MAX: usize = 4;
@@ -104,6 +104,7 @@ pub(super) fn held_events<V: Serialize + 'static, S: Show<V>>(
 pub(super) fn held(
     app: &AppState,
     slot: Slot,
+    ttl: Duration,
     events: impl Stream<Item = HoldEvent> + Send + 'static,
     mut render: impl FnMut(HoldEvent) -> Event + Send + 'static,
 ) -> Response {
@@ -129,12 +130,13 @@ pub(super) fn held(
         drop((events, underway));
     });
     let events = futures_util::stream::poll_fn(move |cx| told.poll_recv(cx));
-    answer(slot, events, move |event: Box<HoldEvent>| render(*event))
+    answer(slot, HEARTBEAT.min(ttl / 3), events, move |event: Box<HoldEvent>| render(*event))
 }
 
-/// 200 with `events` as they come.
+/// 200 with `events` as they come, and comments between those that are farther apart than a heartbeat.
 pub(super) fn answer<S>(
     slot: Slot,
+    heartbeat: Duration,
     events: S,
     mut render: impl FnMut(S::Item) -> Event + Send + 'static,
 ) -> Response
@@ -146,7 +148,7 @@ where
         let _slot = &slot;
         Ok::<_, Infallible>(render(event))
     });
-    let sse = Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT).text("heartbeat"));
+    let sse = Sse::new(events).keep_alive(KeepAlive::new().interval(heartbeat).text("heartbeat"));
     // nginx would keep events back to fill its buffers.
     let headers = [(CACHE_CONTROL, "no-store"), (HeaderName::from_static("x-accel-buffering"), "no")];
     (headers, sse).into_response()
@@ -175,7 +177,7 @@ mod tests {
     #[tokio::test]
     async fn events_have_an_id_a_name_and_data_and_end_with_their_stream() {
         let streams = Streams::new(1);
-        let answer = answer(streams.open(None).unwrap(), stream::iter([1, 2]), numbers);
+        let answer = answer(streams.open(None).unwrap(), HEARTBEAT, stream::iter([1, 2]), numbers);
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
         assert_eq!(answer.headers()["cache-control"], "no-store");
         assert_eq!(answer.headers()["x-accel-buffering"], "no");
@@ -188,7 +190,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_stream_sends_a_comment_every_ten_seconds() {
         let streams = Streams::new(1);
-        let mut body = answer(streams.open(None).unwrap(), stream::pending(), numbers).into_body();
+        let mut body = answer(streams.open(None).unwrap(), HEARTBEAT, stream::pending(), numbers).into_body();
         for seconds in [10, 20, 30] {
             let started = Instant::now();
             assert_eq!(next(&mut body).await.unwrap(), ": heartbeat\n\n", "{seconds}");
@@ -199,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn there_are_never_more_streams_than_allowed_and_a_dropped_body_makes_room() {
         let streams = Streams::new(1);
-        let body = answer(streams.open(None).unwrap(), stream::pending(), numbers).into_body();
+        let body = answer(streams.open(None).unwrap(), HEARTBEAT, stream::pending(), numbers).into_body();
         assert!(streams.open(None).is_err());
         drop(body);
         assert!(streams.open(None).is_ok());
@@ -213,7 +215,7 @@ mod tests {
             let _ = &held;
             number
         });
-        let body = answer(Streams::new(1).open(None).unwrap(), events, numbers).into_body();
+        let body = answer(Streams::new(1).open(None).unwrap(), HEARTBEAT, events, numbers).into_body();
         assert_eq!(Arc::strong_count(&alive), 2);
         drop(body);
         assert_eq!(Arc::strong_count(&alive), 1);

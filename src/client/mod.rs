@@ -361,8 +361,18 @@ impl Client {
     /// # Errors
     /// When that did not help: the lease then ends with its ttl.
     pub async fn release(&self, target: &Target, lease: &Lease, within: Duration) -> Result<bool, Failure> {
+        self.give_back(target, "lease_id", &lease.lease_id, within).await
+    }
+
+    async fn give_back(
+        &self,
+        target: &Target,
+        field: &str,
+        id: &str,
+        within: Duration,
+    ) -> Result<bool, Failure> {
         let mut body = target.body();
-        body.insert("lease_id".to_owned(), json!(lease.lease_id));
+        body.insert(field.to_owned(), json!(id));
         let body = Value::Object(body);
         let deadline = Instant::now() + within;
         loop {
@@ -377,19 +387,11 @@ impl Client {
         }
     }
 
-    /// Leaves nothing behind after [`Client::acquire`] was dropped or failed half-way: the
-    /// server undoes what it grants to a client that is gone, but the answer may have been
-    /// on its way. Asking once more under the same request id brings that very lease, or
-    /// at worst a new short one, and it is given back.
-    pub async fn abandon(&self, target: &Target, ask: &Ask, request_id: &str) {
-        let ask = Ask { ttl: Some(Duration::from_secs(1)), ..ask.clone() };
-        let tidy = async {
-            if let Ok((lease, _)) = self.try_acquire(target, &ask, request_id, Duration::ZERO).await {
-                // What cannot be given back ends within a second.
-                let _ = self.release(target, &lease, TIDY_TIMEOUT).await;
-            }
-        };
-        let _ = timeout(TIDY_TIMEOUT, tidy).await;
+    /// Leaves nothing behind after [`Client::acquire`] was dropped or failed half-way: a proxy may not have told
+    /// the server that its client has left, and the answer may have been on its way.
+    pub async fn abandon(&self, target: &Target, request_id: &str) {
+        // What cannot be given back ends with its ttl.
+        let _ = timeout(TIDY_TIMEOUT, self.give_back(target, "request_id", request_id, TIDY_TIMEOUT)).await;
     }
 
     /// Whether a probe answers 2xx; its body is not looked at.

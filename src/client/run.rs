@@ -94,14 +94,15 @@ async fn acquire(client: &Client, job: &Job, signals: &mut Signals) -> Result<Gr
         Ok(Ok(grant)) => Ok(grant),
         Ok(Err(failure)) => {
             say(&failure);
-            if failure.status() == exit::UNAVAILABLE {
+            let waited = job.ask.wait != Some(Duration::ZERO);
+            if failure.status() == exit::UNAVAILABLE || waited && matches!(failure, Failure::NotAcquired(_)) {
                 // It may have been granted, and only the answer got lost: that of an earlier try, too.
-                client.abandon(&job.target, &job.ask, &request_id).await;
+                client.abandon(&job.target, &request_id).await;
             }
             Err(failure.status())
         }
         Err(signal) => {
-            client.abandon(&job.target, &job.ask, &request_id).await;
+            client.abandon(&job.target, &request_id).await;
             Err(process::status_of_signal(signal as i32))
         }
     }

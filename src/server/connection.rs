@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::header::CONNECTION;
+use axum::http::header::{CONNECTION, HeaderName};
 use axum::http::{HeaderValue, Request, Response, Version};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
@@ -28,7 +28,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tower::Service as _;
 
-use crate::api;
+use super::socket::Socket;
+use crate::api::{self, UserTimeout};
 use crate::telemetry::{Refusal, metrics};
 
 /// How many streams one HTTP/2 connection may have open: long polls, mostly.
@@ -42,6 +43,9 @@ const UNREAD_FOR: Duration = Duration::from_secs(20);
 
 /// How long a connection that has asked nothing yet may stay when the server drains: a probe may be on its way.
 const LAST_CHANCE: Duration = Duration::from_secs(1);
+
+/// Tells a client, or a proxy, for how long it may keep the connection for its next request.
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// What connections may do.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +73,8 @@ pub struct Connections {
     places: Arc<Semaphore>,
     spare_places: Arc<Semaphore>,
     in_flight: AtomicUsize,
+    /// What HTTP/1.1 clients are told of `idle_timeout`.
+    keep_alive: HeaderValue,
     /// Set when the server drains. Each connection has a receiver as long as it is open.
     draining: watch::Sender<bool>,
 }
@@ -109,6 +115,9 @@ impl Connections {
             places: Arc::new(Semaphore::new(rules.connections_max.min(Semaphore::MAX_PERMITS))),
             spare_places: Arc::new(Semaphore::new(SPARE_MAX)),
             in_flight: AtomicUsize::new(0),
+            // Digits and letters always make a header value.
+            keep_alive: HeaderValue::try_from(format!("timeout={}", rules.idle_timeout.as_secs()))
+                .unwrap_or(HeaderValue::from_static("timeout=1")),
             draining: watch::Sender::new(false),
         })
     }
@@ -144,7 +153,12 @@ impl Connections {
     }
 
     /// Serves a connection without TLS to its end.
-    pub(super) async fn serve_plain(self: Arc<Self>, stream: TcpStream, place: Place) {
+    pub(super) async fn serve_plain(
+        self: Arc<Self>,
+        stream: TcpStream,
+        user_timeout: UserTimeout,
+        place: Place,
+    ) {
         let mut first = [0; 3];
         let mut draining = self.draining.subscribe();
         let last_chance = async {
@@ -161,7 +175,8 @@ impl Connections {
             () = last_chance => return,
             () = sleep(self.rules.header_timeout) => return metrics().refused(Refusal::HeaderTimeout),
         };
-        self.serve(stream, version, place).await;
+        let socket = Socket::new(stream, user_timeout.clone());
+        self.serve(socket, version, user_timeout, place).await;
     }
 
     /// Serves a connection to its end. Where it is not known what the client speaks, hyper-util finds out; that
@@ -170,6 +185,7 @@ impl Connections {
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         version: Option<Version>,
+        user_timeout: UserTimeout,
         place: Place,
     ) {
         let mut draining = self.draining.subscribe();
@@ -178,8 +194,8 @@ impl Connections {
             Some(_) => &self.http1,
             None => &self.http,
         };
-        let conn =
-            Arc::new(Conn { connections: Arc::clone(&self), spare: place.spare, using: Mutex::default() });
+        let (connections, using) = (Arc::clone(&self), Mutex::default());
+        let conn = Arc::new(Conn { connections, spare: place.spare, user_timeout, using });
         let service = {
             let conn = Arc::clone(&conn);
             service_fn(move |request| answer(Arc::clone(&conn), request))
@@ -240,6 +256,7 @@ enum Look {
 struct Conn {
     connections: Arc<Connections>,
     spare: bool,
+    user_timeout: UserTimeout,
     using: Mutex<Use>,
 }
 
@@ -276,11 +293,15 @@ impl Conn {
 }
 
 /// The answer to a request, by the routes unless there is no room.
-async fn answer(conn: Arc<Conn>, request: Request<Incoming>) -> Result<Response<Tracked>, Infallible> {
+async fn answer(conn: Arc<Conn>, mut request: Request<Incoming>) -> Result<Response<Tracked>, Infallible> {
     let connections = Arc::clone(&conn.connections);
+    request.extensions_mut().insert(conn.user_timeout.clone());
     let flight = Flight::begin(conn);
     let spare = flight.conn.spare;
     let old_http = request.version() < Version::HTTP_2;
+    let asks_to_close = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"close");
+    let kept = request.version() == Version::HTTP_11
+        && !request.headers().get(CONNECTION).is_some_and(asks_to_close);
     let crowded = spare || flight.all > connections.rules.in_flight_max;
     let mut response = if crowded && !api::is_probe(request.uri().path()) {
         metrics().refused(if spare { Refusal::Connections } else { Refusal::InFlight });
@@ -291,6 +312,8 @@ async fn answer(conn: Arc<Conn>, request: Request<Incoming>) -> Result<Response<
     };
     if old_http && (spare || *connections.draining.borrow()) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    } else if kept {
+        response.headers_mut().insert(KEEP_ALIVE, connections.keep_alive.clone());
     }
     Ok(response.map(|body| Tracked { body, handed_out: false, flight }))
 }

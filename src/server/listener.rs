@@ -14,7 +14,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::connection::Connections;
+use super::socket::{Socket, set_user_timeout};
 use super::tls::{Tls, agreed};
+use crate::api::UserTimeout;
 use crate::telemetry::{Refusal, metrics};
 
 /// Clients that the kernel may keep until they are accepted.
@@ -24,7 +26,7 @@ const BACKLOG: u32 = 4_096;
 /// many times. A holder that lost its power is noticed within half a minute.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 3);
 
-/// How long a client may leave what was sent to it unacknowledged.
+/// How long a client may leave what was sent to it unacknowledged, unless it holds a shorter lease.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
 /// Binds `address`.
@@ -63,15 +65,17 @@ pub async fn accept(listener: TcpListener, connections: Arc<Connections>, tls: O
             continue;
         };
         let connections = Arc::clone(&connections);
+        let user_timeout = UserTimeout::new(UNACKNOWLEDGED_MAX);
         match &tls {
-            None => tokio::spawn(connections.serve_plain(stream, place)),
+            None => tokio::spawn(connections.serve_plain(stream, user_timeout, place)),
             Some(tls) => {
-                let handshake = timeout(connections.rules.header_timeout, tls.acceptor().accept(stream));
+                let socket = Socket::new(stream, user_timeout.clone());
+                let handshake = timeout(connections.rules.header_timeout, tls.acceptor().accept(socket));
                 tokio::spawn(async move {
                     match handshake.await {
                         Ok(Ok(stream)) => {
                             let version = agreed(&stream);
-                            connections.serve(stream, version, place).await;
+                            connections.serve(stream, version, user_timeout, place).await;
                         }
                         Ok(Err(cause)) => tracing::debug!(%cause, "connection did not begin"),
                         Err(_) => metrics().refused(Refusal::HeaderTimeout),
@@ -95,13 +99,11 @@ fn set_options(stream: &TcpStream) {
     let set = || -> io::Result<()> {
         // Answers are small and whole: nothing to gain from waiting for more.
         stream.set_nodelay(true)?;
-        socket.set_tcp_keepalive(&keepalive)?;
-        #[cfg(target_os = "linux")]
-        socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
-        Ok(())
+        socket.set_tcp_keepalive(&keepalive)
     };
     if let Err(cause) = set() {
         // The client is gone already, which the next read will say.
         tracing::debug!(%cause, "cannot set socket options");
     }
+    set_user_timeout(stream, UNACKNOWLEDGED_MAX);
 }

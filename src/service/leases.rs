@@ -10,13 +10,16 @@ use tokio::time::Instant;
 
 use super::contender::Contender;
 use super::ledger::names;
+use super::requests::request_of;
 use super::{
     AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Sharers,
-    Target,
+    Target, retry_after,
 };
-use crate::domain::{Holding, Keys, LeaseHandle, Name, Renewal, Scope, Token, Version};
+use crate::domain::{
+    Ask, Holding, Keys, LeaseHandle, LeaseId, Mode, Name, Renewal, RequestId, Scope, Token, Version,
+};
 use crate::quorum::tally::{self, Named};
-use crate::quorum::{Extension, Grant};
+use crate::quorum::{Extension, Grant, Order, Round};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, audit, metrics};
 
 /// How many of those who hold a lock together are shown.
@@ -89,7 +92,9 @@ impl Service {
         let primitive = target.primitive();
         let mut outcome = Outcome { primitive, started, outcome: Acquisition::Cancelled };
         let mut contender = Contender::new(self, target, options, started);
-        let mut result = contender.run().await;
+        let run = contender.run().await;
+        let cancelled = run.is_none();
+        let mut result = run.unwrap_or_else(|| Err(self.not_granted(primitive)));
         if let Ok(granted) = &mut result {
             granted.entry = Some(self.ledger.granted(|| target.held(), primitive, &granted.lease));
         }
@@ -98,12 +103,25 @@ impl Service {
         }
         outcome.outcome = match &result {
             Ok(_) => Acquisition::Granted,
+            Err(_) if cancelled => Acquisition::Cancelled,
             Err(ServiceError::Contended { waited: true, .. }) => Acquisition::Timeout,
             Err(ServiceError::Contended { .. }) => Acquisition::Held,
             Err(ServiceError::QuorumUnavailable { .. }) => Acquisition::NoQuorum,
             Err(_) => Acquisition::Rejected,
         };
         result
+    }
+
+    /// What a request is told that a release has ended, as if its time were over.
+    fn not_granted(&self, primitive: Primitive) -> ServiceError {
+        ServiceError::Contended {
+            primitive,
+            holders: Vec::new(),
+            sharers: None,
+            retry_after_ms: retry_after(None),
+            nodes: self.engine.tally(),
+            waited: true,
+        }
     }
 
     /// Sets the remaining time of a held lease, to its own ttl without `ttl_ms`.
@@ -163,6 +181,58 @@ impl Service {
         if released {
             self.ledger.ended(&handle.id);
             self.count_held(held.primitive(), handle.token);
+        }
+        Ok(released)
+    }
+
+    /// Ends a request: its attempts at this server are told that it is not granted, its place in the queue goes,
+    /// and the lease that it got, at whatever server, is given back. `false` where there was nothing to end.
+    ///
+    /// # Errors
+    /// [`ServiceError::QuorumUnavailable`]: what waited here has ended all the same.
+    pub async fn release_request(&self, held: &Held, request: &RequestId) -> Result<bool, ServiceError> {
+        let scope = held.scope(self.engine.keys());
+        let request = request_of(request, &scope);
+        let ended = self.requests.end(&scope, &request).await;
+        let released = Box::pin(self.release_leases_of(&scope, &request)).await;
+        let released = count_release(held.primitive(), released).map_err(unavailable)?;
+        Ok(ended || released)
+    }
+
+    /// Gives back what the nodes say that the request has.
+    async fn release_leases_of(&self, scope: &Scope, request: &str) -> Result<bool, Nodes> {
+        let look = Ask {
+            scope,
+            // At any slot the nodes know the lease of a request.
+            slots: &[0],
+            mode: Mode::Exclusive,
+            ttl_ms: 1,
+            max_hold_ms: 0,
+            lock_delay_ms: 0,
+            request: Some(request),
+            params: "-",
+            data: "",
+            look_only: true,
+            limit: 1,
+            standing: None,
+        };
+        let holdings = match self.engine.grant(&look, Order::Parallel).await {
+            Round::Refused(refusal) => refusal.holdings,
+            Round::NoQuorum(nodes) => return Err(nodes),
+            // Who only looks is granted nothing.
+            Round::Granted(_) => return Ok(false),
+        };
+        let mut leases: Vec<LeaseId> =
+            holdings.iter().filter(|holding| holding.same_request).map(|holding| holding.lease).collect();
+        leases.sort_unstable();
+        leases.dedup();
+        let mut released = false;
+        for lease in leases {
+            self.released.add(lease);
+            if self.engine.release(scope, &lease).await? {
+                self.ledger.ended(&lease);
+                released = true;
+            }
         }
         Ok(released)
     }

@@ -13,7 +13,9 @@ pub(crate) mod ledger;
 pub mod locks;
 pub mod members;
 pub mod multilocks;
+mod notices;
 mod released;
+mod requests;
 pub mod semaphores;
 pub mod waiting;
 
@@ -309,6 +311,7 @@ pub struct Service {
     /// The engine.
     pub engine: Arc<Engine>,
     pub(crate) rooms: Arc<waiting::Rooms>,
+    pub(crate) requests: Arc<requests::Requests>,
     pub(crate) watches: Arc<elections::Watches>,
     pub(crate) released: Arc<released::Released>,
     pub(crate) ledger: Arc<ledger::Ledger>,
@@ -317,13 +320,22 @@ pub struct Service {
 impl Service {
     /// A service over `engine`.
     pub fn new(engine: Arc<Engine>, limits: WaitLimits) -> Self {
+        let requests = requests::Requests::new(Arc::clone(engine.clock()), limits.waiters_max);
         let rooms = waiting::Rooms::new(Arc::clone(&engine), limits);
-        Self { engine, rooms, watches: Arc::default(), released: Arc::default(), ledger: Arc::default() }
+        Self {
+            engine,
+            rooms,
+            requests,
+            watches: Arc::default(),
+            released: Arc::default(),
+            ledger: Arc::default(),
+        }
     }
 
     /// Ends all waiting with [`ServiceError::ShuttingDown`]; grants in flight finish.
     pub fn drain(&self) {
         self.rooms.close();
+        self.requests.close();
     }
 
     /// Wall clock, ms since the epoch; for display.
@@ -339,9 +351,10 @@ impl Service {
         crate::telemetry::metrics().member_list_mismatch.set(self.engine.list_mismatch() as f64);
     }
 
-    /// Forgets the leases that are over. To be called every second.
+    /// Forgets the leases and the places that are over. To be called every second.
     pub fn sweep(&self) {
         self.ledger.sweep(self.engine.clock().now());
+        self.requests.sweep();
     }
 
     /// Whether [`Service::drain`] was called.

@@ -4,12 +4,13 @@
 //! heads them all, so that no stream of single locks passes it.
 //!
 //! A waiter is the request's own future, so that a client that leaves drops its
-//! seat and the next one moves up at once, whatever the moment. A room lives
-//! while somebody waits in it, and so does its subscription (docs/protocol.md §5).
+//! seat and the next one moves up at once, whatever the moment. One that comes back with its place sits down
+//! where it sat, and whoever moved up yields. A room lives while somebody waits in it, and so does its
+//! subscription (docs/protocol.md §5).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,10 +18,10 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::notices::NoticeBoard;
 use super::{ServiceError, WaitLimits};
 use crate::domain::{Mode, Want};
-use crate::quorum::hub::Subscription;
-use crate::quorum::{Engine, Refusal};
+use crate::quorum::Engine;
 use crate::telemetry::metrics;
 
 /// All waiting rooms of this API server.
@@ -30,13 +31,15 @@ pub(crate) struct Rooms {
     closed: AtomicBool,
     closing: Notify,
     waiters: AtomicUsize,
+    /// Who has ever waited here, counted.
+    arrivals: AtomicU64,
     /// By record, or index of a semaphore. Behind one lock: a multilock sits down in all of its rooms at once,
     /// or two of them could each stand before the other.
     rooms: Mutex<HashMap<Arc<str>, Room>>,
 }
 
 /// What is waited for in a room.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wish {
     /// Of a semaphore, which all others are with one permit: its permits, as far as this caller knows.
     pub(crate) limit: u32,
@@ -44,6 +47,14 @@ pub(crate) struct Wish {
     pub(crate) permits: u32,
     /// Of a lock: what the lease shall exclude.
     pub(crate) mode: Mode,
+}
+
+/// Where a request sits in its queues, and has sat before.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    wish: Wish,
+    number: u64,
+    arrived_us: u64,
 }
 
 /// Who waits in a queue now.
@@ -77,28 +88,9 @@ impl Room {
     }
 }
 
-/// What contenders of one queue leave for those behind them.
-#[derive(Default)]
-pub(crate) struct NoticeBoard {
-    notices: Mutex<Notices>,
-}
-
-#[derive(Default)]
-struct Notices {
-    subscription: Option<Arc<Subscription>>,
-    last: Option<Arc<Refusal>>,
-    taken: Option<Taken>,
-    split: bool,
-    paused: bool,
-}
-
-/// Until when, and by which request.
-struct Taken {
-    until: Instant,
-    request: Option<Box<str>>,
-}
-
 struct Seat {
+    /// Seats are numbered, and sit, in the order of arrival.
+    number: u64,
     since: Instant,
     /// By the clocks of the nodes, µs.
     arrived_us: u64,
@@ -130,12 +122,18 @@ impl Rooms {
             closed: AtomicBool::new(false),
             closing: Notify::new(),
             waiters: AtomicUsize::new(0),
+            arrivals: AtomicU64::new(0),
             rooms: Mutex::default(),
         })
     }
 
-    /// Takes a seat at the end of the queue of each key.
-    pub(crate) fn enter(self: &Arc<Self>, keys: &[Arc<str>], wish: Wish) -> Result<Ticket, ServiceError> {
+    /// Takes a seat at the end of the queue of each key, or where the same wish had its `place`.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        keys: &[Arc<str>],
+        wish: Wish,
+        place: Option<Place>,
+    ) -> Result<Ticket, ServiceError> {
         if self.is_closed() {
             return Err(ServiceError::ShuttingDown);
         }
@@ -144,9 +142,15 @@ impl Rooms {
             self.waiters.fetch_sub(1, Ordering::AcqRel);
             return Err(full);
         }
-        let seat = Arc::new(Seat {
-            since: self.engine.clock().now(),
+        let place = place.filter(|place| place.wish == wish).unwrap_or_else(|| Place {
+            wish,
+            number: self.arrivals.fetch_add(1, Ordering::AcqRel) + 1,
             arrived_us: self.engine.nodes_us(),
+        });
+        let seat = Arc::new(Seat {
+            number: place.number,
+            since: self.engine.clock().now(),
+            arrived_us: place.arrived_us,
             want: match wish.mode {
                 Mode::Shared => Want::Shared,
                 Mode::Exclusive if keys.len() > 1 || wish.permits > 1 => Want::Several,
@@ -165,8 +169,14 @@ impl Rooms {
             }
             let sit_down = |key: &Arc<str>| {
                 let queue = rooms.entry(Arc::clone(key)).or_default().queues.entry(wish.limit).or_default();
-                seat.behind.fetch_add(usize::from(!queue.seats.is_empty()), Ordering::AcqRel);
-                queue.seats.push_back(Arc::clone(&seat));
+                let before = queue.seats.partition_point(|other| other.number <= seat.number);
+                if before > 0 {
+                    seat.behind.fetch_add(1, Ordering::AcqRel);
+                } else if let Some(overtaken) = queue.seats.front() {
+                    overtaken.behind.fetch_add(1, Ordering::AcqRel);
+                    overtaken.wake.notify_one();
+                }
+                queue.seats.insert(before, Arc::clone(&seat));
                 queue.permits += wish.permits as usize;
                 Arc::clone(&queue.board)
             };
@@ -245,7 +255,7 @@ impl Ticket {
             if self.rooms.is_closed() {
                 return Err(ServiceError::ShuttingDown);
             }
-            if self.seat.behind.load(Ordering::Acquire) == 0 {
+            if self.is_first() {
                 return Ok(true);
             }
             if tokio::time::timeout_at(deadline, self.seat.wake.notified()).await.is_err() {
@@ -254,11 +264,27 @@ impl Ticket {
         }
     }
 
-    /// Resolves when the server closes its rooms.
-    pub(crate) async fn closed(&self) {
-        while !self.rooms.is_closed() {
+    /// Whether nobody sits before it.
+    pub(crate) fn is_first(&self) -> bool {
+        self.seat.behind.load(Ordering::Acquire) == 0
+    }
+
+    /// Resolves when the server closes its rooms, which is an error, or somebody who came earlier is back.
+    pub(crate) async fn disturbed(&self) -> Result<(), ServiceError> {
+        loop {
+            if self.rooms.is_closed() {
+                return Err(ServiceError::ShuttingDown);
+            }
+            if !self.is_first() {
+                return Ok(());
+            }
             self.seat.wake.notified().await;
         }
+    }
+
+    /// Where it sits.
+    pub(crate) fn place(&self) -> Place {
+        Place { wish: self.wish, number: self.seat.number, arrived_us: self.seat.arrived_us }
     }
 
     /// When it arrived, µs by the clocks of the nodes.
@@ -324,72 +350,10 @@ impl Drop for Ticket {
     }
 }
 
-impl NoticeBoard {
-    /// The queue's subscription, once made.
-    pub(crate) fn subscription(&self) -> Option<Arc<Subscription>> {
-        self.notices.lock().subscription.clone()
-    }
-
-    /// Leaves a subscription for all who come after.
-    pub(crate) fn subscribed(&self, subscription: Arc<Subscription>) {
-        self.notices.lock().subscription = Some(subscription);
-    }
-
-    /// The last refusal, for waiters whose time is up before their turn.
-    pub(crate) fn last(&self) -> Option<Arc<Refusal>> {
-        self.notices.lock().last.clone()
-    }
-
-    /// A contender was refused. Whether by an earlier attempt of its own request is nobody else's concern.
-    pub(crate) fn refused(&self, refusal: &Refusal) {
-        let mut refusal = refusal.clone();
-        refusal.holdings.iter_mut().for_each(|holding| holding.same_request = false);
-        self.notices.lock().last = Some(Arc::new(refusal));
-    }
-
-    /// Nobody knows any more who holds it.
-    pub(crate) fn unknown(&self) {
-        self.notices.lock().last = None;
-    }
-
-    /// A contender of this queue got it: who comes next need not ask before then, or a hint. Whoever was
-    /// named as the holder before is none any more.
-    pub(crate) fn taken_until(&self, until: Instant, request: Option<&str>) {
-        let mut notices = self.notices.lock();
-        notices.taken = Some(Taken { until, request: request.map(Into::into) });
-        notices.last = None;
-    }
-
-    /// Until when it was taken from `request`, as far as known; told once. Nothing was taken from the
-    /// same request come twice: its lease is there for it.
-    pub(crate) fn take_taken_until(&self, request: Option<&str>) -> Option<Instant> {
-        let taken = self.notices.lock().taken.take()?;
-        (request.is_none() || taken.request.as_deref() != request).then_some(taken.until)
-    }
-
-    /// A vote was split: others contend too.
-    pub(crate) fn split(&self) {
-        self.notices.lock().split = true;
-    }
-
-    /// Whether votes were split here.
-    pub(crate) fn is_split(&self) -> bool {
-        self.notices.lock().split
-    }
-
-    /// The contender has its refusal and sleeps on it, or goes on.
-    pub(crate) fn paused(&self, paused: bool) {
-        self.notices.lock().paused = paused;
-    }
-
-    /// Whether the contender asks for nothing now.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.notices.lock().paused
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
     use crate::quorum::fixture::Api;
 
@@ -403,7 +367,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn where_nobody_may_wait_no_room_is_left_behind() {
         let rooms = rooms(0).await;
-        assert!(rooms.enter(&["a".into()], ONE).is_err());
+        assert!(rooms.enter(&["a".into()], ONE, None).is_err());
         assert!(rooms.rooms.lock().is_empty());
         assert!(rooms.is_empty());
     }
@@ -412,8 +376,8 @@ mod tests {
     async fn a_multilock_asks_once_it_heads_all_queues_and_nobody_passes_it() {
         let rooms = rooms(10).await;
         let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
-        let enter = |keys: &[Arc<str>]| rooms.enter(keys, ONE).ok().unwrap();
-        let is_first = |ticket: &Ticket| ticket.seat.behind.load(Ordering::Acquire) == 0;
+        let enter = |keys: &[Arc<str>]| rooms.enter(keys, ONE, None).ok().unwrap();
+        let is_first = Ticket::is_first;
         let [first_a, first_b] = [&a, &b].map(|key| enter(std::slice::from_ref(key)));
         let both = enter(&[a.clone(), b.clone()]);
         let leaves = enter(&[a.clone(), b.clone()]);
@@ -429,5 +393,33 @@ mod tests {
         assert!(is_first(&next_a) && is_first(&next_b));
         drop((next_a, next_b));
         assert!(rooms.rooms.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_back_sits_where_it_sat_and_whoever_moved_up_yields() {
+        let rooms = rooms(10).await;
+        let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
+        let enter = |keys: &[Arc<str>], place| rooms.enter(keys, ONE, place).ok().unwrap();
+        let one = std::slice::from_ref(&a);
+        let (first, both, third) = (enter(one, None), enter(&[a.clone(), b.clone()], None), enter(one, None));
+        let [first_place, both_place] = [first.place(), both.place()];
+        drop(first);
+        drop(both);
+        assert!(third.is_first());
+        let both = enter(&[a.clone(), b.clone()], Some(both_place));
+        assert!(both.is_first() && !third.is_first());
+        assert!(third.disturbed().now_or_never().is_some_and(|disturbed| disturbed.is_ok()));
+        let first = enter(one, Some(first_place));
+        assert!(first.is_first() && !both.is_first() && !third.is_first());
+        // Another attempt of the same request sits beside it, and another wish of its id at the end.
+        let again = enter(one, Some(first_place));
+        let other = rooms.enter(one, Wish { limit: 2, ..ONE }, Some(first_place)).ok().unwrap();
+        assert!(other.is_first() && other.place().number > third.place().number);
+        drop(first);
+        assert!(again.is_first() && !both.is_first());
+        drop(again);
+        assert!(both.is_first() && !third.is_first());
+        drop((both, other));
+        assert!(third.is_first());
     }
 }

@@ -480,6 +480,37 @@ fn a_signal_while_waiting_leaves_nothing_behind() {
     server.json(&["lock", "acquire", "a"]);
 }
 
+/// In front of `server`, as HAProxy is without `option abortonclose`: tells nobody that a client has left.
+fn that_hides_who_leaves(server: &DevServer) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (url, behind) = (format!("http://{}", listener.local_addr().unwrap()), server.address());
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map(Result::unwrap) {
+            let mut server = TcpStream::connect(behind).unwrap();
+            let (mut from, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            // The copy to the client ends with the server's answer, and only then the connection to the server.
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            std::thread::spawn(move || std::io::copy(&mut client, &mut server));
+        }
+    });
+    url
+}
+
+#[test]
+fn who_gives_up_behind_a_proxy_that_hides_it_leaves_nothing_behind() {
+    let server = DevServer::start();
+    let front = that_hides_who_leaves(&server);
+    let held = server.json(&["lock", "acquire", "a"]);
+    let run = ["run", "--server", &front, "--lock", "a", "--", "true"];
+    let mut waiting = quorate().args(run).spawn().unwrap();
+    until("waiting", || server.waiters("a") == 1);
+    signal("TERM", waiting.id());
+    assert_eq!(ended(&mut waiting), 143);
+    assert_eq!(server.waiters("a"), 0);
+    server.json(&["lock", "release", "a", "--lease-id", held["lease_id"].as_str().unwrap()]);
+    server.json(&["lock", "acquire", "a"]);
+}
+
 #[test]
 fn run_gives_up_where_there_is_no_server() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -524,7 +555,7 @@ fn a_connection_that_breaks_during_the_first_wait_is_not_a_server_that_was_never
 }
 
 /// In front of `server`: grants the first acquire and breaks off instead of answering, and has no quorum for
-/// those that follow, as long as they want more than a second.
+/// those that follow.
 fn that_loses_an_answer(server: &DevServer) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (url, behind) = (format!("http://{}", listener.local_addr().unwrap()), server.address());
@@ -535,7 +566,7 @@ fn that_loses_an_answer(server: &DevServer) -> String {
             // The client writes a small request in one piece.
             let length = client.read(&mut request).unwrap();
             let mut server = TcpStream::connect(behind).unwrap();
-            if text(&request[..length]).contains("\"ttl_ms\":1000") {
+            if text(&request[..length]).contains("/release") {
                 server.write_all(&request[..length]).unwrap();
                 let (mut from, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
                 std::thread::spawn(move || std::io::copy(&mut from, &mut to));

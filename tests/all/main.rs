@@ -31,6 +31,8 @@ mod nodes_down;
 mod nonsense;
 mod parity;
 mod pauses;
+mod places;
+mod proxies;
 mod quarantine;
 mod redis_node;
 mod secrets;

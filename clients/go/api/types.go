@@ -23,8 +23,9 @@ type AcquireLock struct {
 	Mode string `json:"mode,omitempty"`
 	// Free label of the holder, shown to everyone who may read the lock or semaphore.
 	Owner string `json:"owner,omitempty"`
-	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
-	// header `Idempotency-Key` means the same.
+	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A
+	// request that waits and ends without the lease keeps its place in the queue of the server for 10 s,
+	// for the next one with its `request_id`. The header `Idempotency-Key` means the same.
 	RequestID string `json:"request_id,omitempty"`
 	// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30
 	// 000, or `max_ttl` where that is shorter.
@@ -47,8 +48,9 @@ type AcquireMultilock struct {
 	Names []string `json:"names"`
 	// Free label of the holder, shown to everyone who may read the lock or semaphore.
 	Owner string `json:"owner,omitempty"`
-	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
-	// header `Idempotency-Key` means the same.
+	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A
+	// request that waits and ends without the lease keeps its place in the queue of the server for 10 s,
+	// for the next one with its `request_id`. The header `Idempotency-Key` means the same.
 	RequestID string `json:"request_id,omitempty"`
 	// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30
 	// 000, or `max_ttl` where that is shorter.
@@ -74,8 +76,9 @@ type AcquireSemaphore struct {
 	Owner string `json:"owner,omitempty"`
 	// How many permits to acquire, all or nothing; at most `limit`. Left out: 1.
 	Permits *int64 `json:"permits,omitempty"`
-	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
-	// header `Idempotency-Key` means the same.
+	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A
+	// request that waits and ends without the lease keeps its place in the queue of the server for 10 s,
+	// for the next one with its `request_id`. The header `Idempotency-Key` means the same.
 	RequestID string `json:"request_id,omitempty"`
 	// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30
 	// 000, or `max_ttl` where that is shorter.
@@ -94,8 +97,9 @@ type Campaign struct {
 	// However often the lease is extended, it ends this long after it was acquired, in milliseconds: from
 	// `ttl_ms` to 30 days. Left out: there is no such limit.
 	MaxHoldMs *int64 `json:"max_hold_ms,omitempty"`
-	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The
-	// header `Idempotency-Key` means the same.
+	// Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A
+	// request that waits and ends without the lease keeps its place in the queue of the server for 10 s,
+	// for the next one with its `request_id`. The header `Idempotency-Key` means the same.
 	RequestID string `json:"request_id,omitempty"`
 	// Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30
 	// 000, or `max_ttl` where that is shorter.
@@ -463,18 +467,24 @@ type Readiness struct {
 	Status string `json:"status"`
 }
 
-// Release: Body of `release` and `resign`.
+// Release: Body of `release` and `resign`: one of the two.
 type Release struct {
 	// The secret of the lease.
-	LeaseID string `json:"lease_id"`
+	LeaseID string `json:"lease_id,omitempty"`
+	// In place of `lease_id`: what the request of this id has. Its wait at this server ends, with its place
+	// in the queue, and the lease that it got at any server is given back.
+	RequestID string `json:"request_id,omitempty"`
 }
 
-// ReleaseMultilock: Body of `release`.
+// ReleaseMultilock: Body of `release`: one of `lease_id` and `request_id`.
 type ReleaseMultilock struct {
 	// The secret of the lease.
-	LeaseID string `json:"lease_id"`
+	LeaseID string `json:"lease_id,omitempty"`
 	// The names of the locks: 2 to 64, all different, in any order.
 	Names []string `json:"names"`
+	// In place of `lease_id`: what the request of this id, for the same names, has. Its wait at this server
+	// ends, with its place in the queues, and the lease that it got at any server is given back.
+	RequestID string `json:"request_id,omitempty"`
 	// Without effect: so that the body of `extend` is one of `release`, too.
 	TTLMs *int64 `json:"ttl_ms,omitempty"`
 }

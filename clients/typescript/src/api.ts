@@ -12,7 +12,7 @@ export type AcquireLock = {
   mode?: string | null;
   /** Free label of the holder, shown to everyone who may read the lock or semaphore. */
   owner?: string | null;
-  /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
+  /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A request that waits and ends without the lease keeps its place in the queue of the server for 10 s, for the next one with its `request_id`. The header `Idempotency-Key` means the same. */
   request_id?: string | null;
   /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
   ttl_ms?: number | null;
@@ -32,7 +32,7 @@ export type AcquireMultilock = {
   names: Array<string>;
   /** Free label of the holder, shown to everyone who may read the lock or semaphore. */
   owner?: string | null;
-  /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
+  /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A request that waits and ends without the lease keeps its place in the queue of the server for 10 s, for the next one with its `request_id`. The header `Idempotency-Key` means the same. */
   request_id?: string | null;
   /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
   ttl_ms?: number | null;
@@ -54,7 +54,7 @@ export type AcquireSemaphore = {
   owner?: string | null;
   /** How many permits to acquire, all or nothing; at most `limit`. Left out: 1. */
   permits?: number | null;
-  /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
+  /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A request that waits and ends without the lease keeps its place in the queue of the server for 10 s, for the next one with its `request_id`. The header `Idempotency-Key` means the same. */
   request_id?: string | null;
   /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
   ttl_ms?: number | null;
@@ -70,7 +70,7 @@ export type Campaign = {
   lock_delay_ms?: number | null;
   /** However often the lease is extended, it ends this long after it was acquired, in milliseconds: from `ttl_ms` to 30 days. Left out: there is no such limit. */
   max_hold_ms?: number | null;
-  /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. The header `Idempotency-Key` means the same. */
+  /** Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A request that waits and ends without the lease keeps its place in the queue of the server for 10 s, for the next one with its `request_id`. The header `Idempotency-Key` means the same. */
   request_id?: string | null;
   /** Life of the lease without extension, in milliseconds: at most the server's `max_ttl`. Left out: 30 000, or `max_ttl` where that is shorter. */
   ttl_ms?: number | null;
@@ -420,18 +420,22 @@ export type Readiness = {
   status: string;
 };
 
-/** Body of `release` and `resign`. */
+/** Body of `release` and `resign`: one of the two. */
 export type Release = {
   /** The secret of the lease. */
-  lease_id: string;
+  lease_id?: string | null;
+  /** In place of `lease_id`: what the request of this id has. Its wait at this server ends, with its place in the queue, and the lease that it got at any server is given back. */
+  request_id?: string | null;
 };
 
-/** Body of `release`. */
+/** Body of `release`: one of `lease_id` and `request_id`. */
 export type ReleaseMultilock = {
   /** The secret of the lease. */
-  lease_id: string;
+  lease_id?: string | null;
   /** The names of the locks: 2 to 64, all different, in any order. */
   names: Array<string>;
+  /** In place of `lease_id`: what the request of this id, for the same names, has. Its wait at this server ends, with its place in the queues, and the lease that it got at any server is given back. */
+  request_id?: string | null;
   /** Without effect: so that the body of `extend` is one of `release`, too. */
   ttl_ms?: number | null;
 };

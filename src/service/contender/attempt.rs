@@ -1,30 +1,13 @@
 //! One try of a contender: a round at the nodes, or as many as a semaphore needs to find that it is full.
 
-use std::borrow::Cow;
-
 use super::Contender;
-use crate::domain::{
-    Ask, Holding, LeaseHandle, LeaseId, Nodes, Renewal, RequestId, Scope, Token, digest_of_set,
-};
+use crate::domain::{Ask, Holding, LeaseHandle, LeaseId, Nodes, Renewal, Scope, Token};
 use crate::quorum::tally::quorum_of;
 use crate::quorum::{Extension, Refusal, Round, Won};
 use crate::service::leases::{read_note, write_note};
 use crate::service::semaphores::{Doubt, NoSlots, Picked};
 use crate::service::waiting::Queued;
 use crate::service::{Granted, Lease, Note};
-
-/// The request id as it is stored. Of several records it says of which: the same id for another set of
-/// names, or for one of them, is another request, whose lease is not this one's to take over or undo.
-pub(super) fn request_of<'a>(request: &'a RequestId, scope: &Scope) -> Cow<'a, str> {
-    match scope.channels() {
-        [_] => request.as_str().into(),
-        many => {
-            let set = digest_of_set(many.iter().map(|key| &**key));
-            // A slash is in no request id.
-            format!("{}/{}", request.as_str(), hex::encode(&set[..16])).into()
-        }
-    }
-}
 
 /// How one try ended.
 pub(super) enum Try {

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::attempt::{Try, request_of};
+use self::attempt::Try;
 use self::contention::{Contention, Patience, Step, back_off};
 use super::leases::{holder, sharers, unavailable};
+use super::requests::{Attempt, request_of};
 use super::waiting::{Queued, Ticket, Wish};
 use super::{AcquireOptions, Granted, Holder, Primitive, Service, ServiceError, Target, retry_after};
 use crate::domain::{KEEP_MS_MAX, LeaseId, Mode, QueueId, STANDING_LIFE_MS, Scope, Standing};
@@ -58,6 +59,8 @@ pub(super) struct Contender<'a> {
     seated: bool,
     /// As the nodes know it.
     request: Option<Cow<'a, str>>,
+    /// The same at this server.
+    attempt: Option<Attempt>,
     started: Instant,
     deadline: Instant,
     attempts: u32,
@@ -81,6 +84,7 @@ impl<'a> Contender<'a> {
         started: Instant,
     ) -> Self {
         let scope = target.scope(service.engine.keys());
+        let request = options.request.as_ref().map(|request| request_of(request, &scope));
         Self {
             service,
             target,
@@ -90,7 +94,8 @@ impl<'a> Contender<'a> {
                 _ => Wish { limit: 1, permits: 1, mode: options.note.mode },
             },
             seated: false,
-            request: options.request.as_ref().map(|request| request_of(request, &scope)),
+            attempt: request.as_ref().map(|request| service.requests.begin(&scope, request)),
+            request,
             started,
             deadline: started + Duration::from_millis(options.wait_ms),
             attempts: 0,
@@ -109,32 +114,40 @@ impl<'a> Contender<'a> {
         self.scope.channels()
     }
 
-    /// Asks until it is granted or refused, or until its time is over.
-    pub(super) async fn run(&mut self) -> Result<Granted, ServiceError> {
+    /// Asks until it is granted or refused, or until its time is over. `None` where a release ended it.
+    pub(super) async fn run(&mut self) -> Option<Result<Granted, ServiceError>> {
+        let Some(attempt) = self.attempt.take() else { return Some(self.ask(None).await) };
+        let result = tokio::select! {
+            biased;
+            () = attempt.ended() => None,
+            result = self.ask(Some(&attempt)) => Some(result),
+        };
+        // The release counts on nothing coming from here once the attempt is dropped.
+        result.filter(|result| result.is_err() || attempt.granted())
+    }
+
+    async fn ask(&mut self, attempt: Option<&Attempt>) -> Result<Granted, ServiceError> {
         let rooms = &self.service.rooms;
         if rooms.is_closed() {
             return Err(ServiceError::ShuttingDown);
         }
         let queued = self.queued().waiters > 0;
-        // Those who wait come first; but the caller's own earlier request is no rival. Of a semaphore,
-        // what they do not want is there for others.
-        let yields = self.options.wait_ms == 0 && matches!(self.scope, Scope::Records(_));
-        let retries = self.options.wait_ms > 0 && self.options.request.is_some();
-        if queued && (yields || retries) {
-            match self.attempt(true).await {
-                Try::Granted(granted) => return Ok(*granted),
-                last if yields || matches!(last, Try::Differs(_)) => return self.end_with(last).await,
-                _ => {}
-            }
-        }
         if self.options.wait_ms == 0 {
+            // Those who wait come first; but the caller's own earlier request is no rival. Of a semaphore,
+            // what they do not want is there for others.
+            if queued && matches!(self.scope, Scope::Records(_)) {
+                let last = self.attempt(true).await;
+                return self.end_with(last).await;
+            }
             return self.contend(None).await;
         }
-        let ticket = match rooms.enter(self.scope.channels(), self.wish) {
+        let retries = queued && attempt.is_some();
+        let place = attempt.and_then(Attempt::place);
+        let ticket = match rooms.enter(self.scope.channels(), self.wish, place) {
             Ok(ticket) => ticket,
-            // Full of those who wait for other names: what is free needs no room.
-            Err(full @ ServiceError::TooManyWaiters { .. }) if !queued => {
-                return match self.attempt(false).await {
+            // Full of those who wait for other names: what is free needs no room, nor what the request has already.
+            Err(full @ ServiceError::TooManyWaiters { .. }) if !queued || retries => {
+                return match self.attempt(queued).await {
                     Try::Granted(granted) => Ok(*granted),
                     _ => Err(full),
                 };
@@ -142,36 +155,44 @@ impl<'a> Contender<'a> {
             Err(why) => return Err(why),
         };
         self.seated = true;
+        if let Some(attempt) = attempt {
+            attempt.seated(ticket.place());
+        }
+        if retries {
+            match self.attempt(true).await {
+                Try::Granted(granted) => return Ok(*granted),
+                last @ Try::Differs(_) => return self.end_with(last).await,
+                _ => {}
+            }
+        }
         let _waited = Waited { primitive: self.target.primitive(), since: self.started };
-        Box::pin(self.wait_and_contend(ticket)).await
+        Box::pin(self.contend(Some(ticket))).await
     }
 
-    async fn wait_and_contend(&mut self, ticket: Ticket) -> Result<Granted, ServiceError> {
-        if !ticket.turn(self.deadline).await? {
-            if !self.service.engine.available() {
-                return Err(unavailable(self.service.engine.tally()));
-            }
-            // Those in front are being served, one after the other. Who waits no more is due what
-            // they leave of a semaphore, like anybody who does not wait.
-            let served = matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused();
-            let is_known = !served && self.request.is_none() && self.service.engine.available();
-            let last = ticket.board().last().filter(|_| is_known);
-            if let Some(refusal) = last {
-                return Err(self.contended(&refusal).await);
-            }
-            drop(ticket);
+    /// Its time is over before its turn.
+    async fn give_up(&mut self, ticket: Ticket) -> Result<Granted, ServiceError> {
+        if !self.service.engine.available() {
+            return Err(unavailable(self.service.engine.tally()));
+        }
+        // Those in front are being served, one after the other. Who waits no more is due what
+        // they leave of a semaphore, like anybody who does not wait.
+        let served = matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused();
+        let is_known = !served && self.request.is_none() && self.service.engine.available();
+        let last = ticket.board().last().filter(|_| is_known);
+        if let Some(refusal) = last {
+            return Err(self.contended(&refusal).await);
+        }
+        // Whoever may come back keeps its seat until it leaves.
+        let _ticket = if served {
             self.seated = false;
-            // Else nobody has been refused since there was a quorum, or it may be held by another attempt of
-            // the caller's own request: only the nodes can tell.
-            let last = self.attempt(!served).await;
-            return self.end_with(last).await;
-        }
-        if let Some(until) = ticket.board().take_taken_until(self.request.as_deref())
-            && let Some(subscription) = ticket.board().subscription()
-        {
-            self.pause(&ticket, Some(&subscription), Some(until)).await?;
-        }
-        self.contend(Some(&ticket)).await
+            None
+        } else {
+            Some(ticket)
+        };
+        // Else nobody has been refused since there was a quorum, or it may be held by another attempt of
+        // the caller's own request: only the nodes can tell.
+        let last = self.attempt(!served).await;
+        self.end_with(last).await
     }
 
     /// What the caller is told of the last try.
@@ -186,14 +207,31 @@ impl<'a> Contender<'a> {
         }
     }
 
-    /// Tries until granted, refused for good, or out of time.
-    async fn contend(&mut self, ticket: Option<&Ticket>) -> Result<Granted, ServiceError> {
+    /// Tries until granted, refused for good, or out of time. Who has a ticket does so when it is its turn.
+    async fn contend(&mut self, seated: Option<Ticket>) -> Result<Granted, ServiceError> {
         loop {
             if self.service.rooms.is_closed() {
                 return Err(ServiceError::ShuttingDown);
             }
-            if let Some(ticket) = ticket.filter(|_| !self.service.engine.available()) {
-                Box::pin(self.sit_out(ticket)).await?;
+            let missed = match &seated {
+                Some(ticket) => !ticket.turn(self.deadline).await?,
+                None => false,
+            };
+            if missed && let Some(ticket) = seated {
+                return Box::pin(self.give_up(ticket)).await;
+            }
+            let ticket = seated.as_ref();
+            if let Some(ticket) = ticket {
+                if let Some(until) = ticket.board().take_taken_until(self.request.as_deref())
+                    && let Some(subscription) = ticket.board().subscription()
+                {
+                    Box::pin(self.pause(ticket, Some(&subscription), Some(until))).await?;
+                    continue;
+                }
+                if !self.service.engine.available() {
+                    Box::pin(self.sit_out(ticket)).await?;
+                    continue;
+                }
             }
             let subscription = ticket.and_then(|ticket| self.begin_try(ticket));
             self.standing = self.standing_of(ticket);
@@ -313,7 +351,7 @@ impl<'a> Contender<'a> {
         };
         let result = tokio::select! {
             biased;
-            () = ticket.closed() => Err(ServiceError::ShuttingDown),
+            disturbed = ticket.disturbed() => disturbed,
             () = back => Ok(()),
             () = tokio::time::sleep_until(self.deadline) => Err(unavailable(engine.tally())),
         };
@@ -343,7 +381,7 @@ impl<'a> Contender<'a> {
         ticket.board().paused(true);
         let over = tokio::select! {
             biased;
-            () = ticket.closed() => Err(ServiceError::ShuttingDown),
+            disturbed = ticket.disturbed() => disturbed,
             () = hint => Ok(()),
             () = tokio::time::sleep_until(until) => Ok(()),
         };

@@ -36,8 +36,9 @@ class AcquireLock(TypedDict, total=False):
     """Free label of the holder, shown to everyone who may read the lock or semaphore."""
     request_id: str
     """
-    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held.
-    The header `Idempotency-Key` means the same.
+    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A
+    request that waits and ends without the lease keeps its place in the queue of the server for 10
+    s, for the next one with its `request_id`. The header `Idempotency-Key` means the same.
     """
     ttl_ms: int
     """
@@ -74,8 +75,9 @@ class AcquireMultilock(_AcquireMultilock, total=False):
     """Free label of the holder, shown to everyone who may read the lock or semaphore."""
     request_id: str
     """
-    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held.
-    The header `Idempotency-Key` means the same.
+    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A
+    request that waits and ends without the lease keeps its place in the queue of the server for 10
+    s, for the next one with its `request_id`. The header `Idempotency-Key` means the same.
     """
     ttl_ms: int
     """
@@ -117,8 +119,9 @@ class AcquireSemaphore(_AcquireSemaphore, total=False):
     """How many permits to acquire, all or nothing; at most `limit`. Left out: 1."""
     request_id: str
     """
-    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held.
-    The header `Idempotency-Key` means the same.
+    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A
+    request that waits and ends without the lease keeps its place in the queue of the server for 10
+    s, for the next one with its `request_id`. The header `Idempotency-Key` means the same.
     """
     ttl_ms: int
     """
@@ -151,8 +154,9 @@ class Campaign(_Campaign, total=False):
     """
     request_id: str
     """
-    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held.
-    The header `Idempotency-Key` means the same.
+    Makes a retry safe: the same `request_id` gets the same lease and token back while it is held. A
+    request that waits and ends without the lease keeps its place in the queue of the server for 10
+    s, for the next one with its `request_id`. The header `Idempotency-Key` means the same.
     """
     ttl_ms: int
     """
@@ -623,23 +627,34 @@ class Readiness(TypedDict):
     """Always `ready`: a server that is not ready answers 503."""
 
 
-class Release(TypedDict):
-    """Body of `release` and `resign`."""
+class Release(TypedDict, total=False):
+    """Body of `release` and `resign`: one of the two."""
 
     lease_id: str
     """The secret of the lease."""
+    request_id: str
+    """
+    In place of `lease_id`: what the request of this id has. Its wait at this server ends, with its
+    place in the queue, and the lease that it got at any server is given back.
+    """
 
 
 class _ReleaseMultilock(TypedDict):
-    lease_id: str
-    """The secret of the lease."""
     names: list[str]
     """The names of the locks: 2 to 64, all different, in any order."""
 
 
 class ReleaseMultilock(_ReleaseMultilock, total=False):
-    """Body of `release`."""
+    """Body of `release`: one of `lease_id` and `request_id`."""
 
+    lease_id: str
+    """The secret of the lease."""
+    request_id: str
+    """
+    In place of `lease_id`: what the request of this id, for the same names, has. Its wait at this
+    server ends, with its place in the queues, and the lease that it got at any server is given
+    back.
+    """
     ttl_ms: int
     """Without effect: so that the body of `extend` is one of `release`, too."""
 

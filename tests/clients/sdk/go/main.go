@@ -71,7 +71,8 @@ func main() {
 	extend.SetTtlMs(20_000)
 	extended := must(client.LocksAPI.ExtendLock(ctx, name).Extend(*extend).Execute())
 	check(extended.ValidityMs > 10_000 && extended.FencingToken == lease.FencingToken, "an extension")
-	release := *quorate.NewRelease(lease.LeaseId)
+	release := *quorate.NewRelease()
+	release.SetLeaseId(lease.LeaseId)
 	check(must(client.LocksAPI.ReleaseLock(ctx, name).Release(release).Execute()).Released, "a release")
 	check(!must(client.LocksAPI.ReleaseLock(ctx, name).Release(release).Execute()).Released, "a second release")
 	_, response, err = client.LocksAPI.ExtendLock(ctx, name).Extend(*extend).Execute()
@@ -81,7 +82,8 @@ func main() {
 	names := []string{name, name + ":b"}
 	several := must(client.MultilocksAPI.AcquireMultilock(ctx).AcquireMultilock(*quorate.NewAcquireMultilock(names)).Execute())
 	check(several.FencingTokens[name] > lease.FencingToken, "a token for each")
-	back := quorate.NewReleaseMultilock(several.LeaseId, names)
+	back := quorate.NewReleaseMultilock(names)
+	back.SetLeaseId(several.LeaseId)
 	check(must(client.MultilocksAPI.ReleaseMultilock(ctx).ReleaseMultilock(*back).Execute()).Released, "all given back")
 
 	// Semaphores.
@@ -91,7 +93,7 @@ func main() {
 	check(len(permits.Slots) == 2, "two permits")
 	_, response, err = client.SemaphoresAPI.AcquireSemaphore(ctx, name).AcquireSemaphore(*two).Execute()
 	check(len(refusal(response, err, "semaphore_full").Holders[0].Slots) == 2, "who has them")
-	release = *quorate.NewRelease(permits.LeaseId)
+	release.SetLeaseId(permits.LeaseId)
 	check(must(client.SemaphoresAPI.ReleaseSemaphore(ctx, name).Release(release).Execute()).Released, "permits given back")
 
 	// Elections.
@@ -103,7 +105,7 @@ func main() {
 	must(client.ElectionsAPI.Proclaim(ctx, name).Proclaim(proclaim).Execute())
 	state := must(client.ElectionsAPI.GetLeader(ctx, name).Execute())
 	check(state.GetLeader() == "host-1" && state.GetValue() == "10.0.0.1" && state.GetTerm() == leadership.Term, "the leader")
-	release = *quorate.NewRelease(leadership.LeaseId)
+	release.SetLeaseId(leadership.LeaseId)
 	check(must(client.ElectionsAPI.Resign(ctx, name).Release(release).Execute()).Released, "resigned")
 	state = must(client.ElectionsAPI.GetLeader(ctx, name).After(state.Revision).WaitMs(1000).Execute())
 	check(!state.HasLeader(), "vacant")

@@ -32,12 +32,12 @@ with AuthenticatedClient(url, token=key) if key else Client(url) as client:
     assert problem.errors[0].field == "ttl_ms"
     extended = extend_lock.sync(name, client=client, body=Extend(lease.lease_id, ttl_ms=20_000))
     assert isinstance(extended, Lease) and extended.validity_ms > 10_000
-    assert release_lock.sync(name, client=client, body=Release(lease.lease_id)).released
+    assert release_lock.sync(name, client=client, body=Release(lease_id=lease.lease_id)).released
     refused(extend_lock.sync(name, client=client, body=Extend(lease.lease_id)), "lease_lost")
 
     several = acquire_multilock.sync(client=client, body=AcquireMultilock([name, f"{name}:b"]))
     assert isinstance(several, MultilockLease) and several.fencing_tokens[name] > lease.fencing_token
-    body = ReleaseMultilock(several.lease_id, several.names)
+    body = ReleaseMultilock(names=several.names, lease_id=several.lease_id)
     assert release_multilock.sync(client=client, body=body).released
 
     permits = acquire_semaphore.sync(name, client=client, body=AcquireSemaphore(limit=3, permits=2))
@@ -45,7 +45,7 @@ with AuthenticatedClient(url, token=key) if key else Client(url) as client:
     problem = acquire_semaphore.sync(name, client=client, body=AcquireSemaphore(limit=3, permits=2))
     assert sorted(refused(problem, "semaphore_full").holders[0].slots) == sorted(permits.slots)
     assert get_semaphore.sync(name, client=client).in_use == 2
-    assert release_semaphore.sync(name, client=client, body=Release(permits.lease_id)).released
+    assert release_semaphore.sync(name, client=client, body=Release(lease_id=permits.lease_id)).released
 
     leadership = campaign.sync(name, client=client, body=Campaign("host-1", value="10.0.0.1"))
     assert isinstance(leadership, Leadership)
@@ -54,7 +54,7 @@ with AuthenticatedClient(url, token=key) if key else Client(url) as client:
     proclaim.sync(name, client=client, body=Proclaim(leadership.lease_id, "10.0.0.2"))
     state = get_leader.sync(name, client=client)
     assert (state.leader, state.value, state.term) == ("host-1", "10.0.0.2", leadership.term)
-    assert resign.sync(name, client=client, body=Release(leadership.lease_id)).released
+    assert resign.sync(name, client=client, body=Release(lease_id=leadership.lease_id)).released
 
     nodes = list_nodes.sync(client=client)
     assert isinstance(nodes, NodeList) and nodes.available

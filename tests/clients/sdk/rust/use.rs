@@ -43,7 +43,7 @@ async fn main() {
     let extend = || Extend { ttl_ms: Some(20_000), ..Extend::new(lease.lease_id.clone()) };
     let extended = locks_api::extend_lock(&server, name, extend()).await.expect("an extension");
     assert!(extended.validity_ms > 10_000);
-    let release = Release::new(lease.lease_id.clone());
+    let release = Release { lease_id: Some(lease.lease_id.clone()), ..Release::new() };
     assert!(locks_api::release_lock(&server, name, release).await.expect("a release").released);
     refusal(locks_api::extend_lock(&server, name, extend()).await, "lease_lost");
 
@@ -51,7 +51,7 @@ async fn main() {
     let ask = AcquireMultilock::new(names.clone());
     let several = multilocks_api::acquire_multilock(&server, ask).await.expect("several");
     assert!(several.fencing_tokens[name] > lease.fencing_token);
-    let release = ReleaseMultilock::new(several.lease_id, names);
+    let release = ReleaseMultilock { lease_id: Some(several.lease_id), ..ReleaseMultilock::new(names) };
     assert!(multilocks_api::release_multilock(&server, release).await.expect("a release").released);
 
     let two = || AcquireSemaphore { permits: Some(2), ..AcquireSemaphore::new(3) };
@@ -59,7 +59,7 @@ async fn main() {
     assert_eq!(permits.slots.len(), 2);
     let problem = refusal(semaphores_api::acquire_semaphore(&server, name, two()).await, "semaphore_full");
     assert_eq!(problem.holders.expect("holders")[0].slots.as_ref().map(Vec::len), Some(2));
-    let release = Release::new(permits.lease_id);
+    let release = Release { lease_id: Some(permits.lease_id), ..Release::new() };
     assert!(semaphores_api::release_semaphore(&server, name, release).await.expect("a release").released);
 
     let campaign = |candidate: &str| Campaign::new(candidate.to_owned());
@@ -71,7 +71,7 @@ async fn main() {
     let state = elections_api::get_leader(&server, name, None, None).await.expect("a state");
     assert_eq!((state.leader.as_deref(), state.value.as_deref()), (Some("host-1"), Some("10.0.0.1")));
     assert_eq!(state.term, Some(leadership.term));
-    let resign = Release::new(leadership.lease_id);
+    let resign = Release { lease_id: Some(leadership.lease_id), ..Release::new() };
     assert!(elections_api::resign(&server, name, resign).await.expect("resigned").released);
     let state = elections_api::get_leader(&server, name, Some(&state.revision), Some(1000)).await.expect("a state");
     assert_eq!(state.leader, None);
