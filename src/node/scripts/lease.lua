@@ -20,14 +20,8 @@ local now_text = TIME:format(now)
 local token_max = TOKEN:format(math.min(now_us + ARGV[2], 9007199254740991))
 local retention = tonumber(ARGV[3])
 
--- How long a tombstone waits, ms: it and the acquire that it overtook sit in the same stalled node and run within
--- moments of each other.
-local TOMBSTONE = 60000
 -- What is taken for the record where there is none.
 local EMPTY = '2 0000000000000000 0000000000000 00000000000000000000000000000000\n'
-
--- How many shared leases a name has at most, and how long its record may get, bytes: each call reads and writes it.
-local SHARED_MAX, RECORD_MAX = 1000, 262144
 
 -- What is stored under each key, false where that is nothing, or no string; and whether this node may vote.
 local stored, marked = {}, false
@@ -190,6 +184,8 @@ local function acquire(keys, line, slots, limit, place)
     if record and find_request(record, request) then return refuse(record, request, its_slots) end
   end
 
+  -- How many shared leases a name has at most, and how long its record may get, bytes: each call reads and writes it.
+  local shared_max, record_max = 1000, 262144
   local first, shared = index and #keys or 2, line:sub(50, 50) == 's'
   place = read_place(place, now)
   local heads, others, own = {}, {}, false
@@ -199,7 +195,7 @@ local function acquire(keys, line, slots, limit, place)
     if #record > 66 then
       request = request or read_lease(line, 0).request
       local freed, beside = '', {}
-      local may_share = shared and ttl ~= '0' and #record < RECORD_MAX and not find_request(record, request)
+      local may_share = shared and ttl ~= '0' and #record < record_max and not find_request(record, request)
       for at, other, expires in each_lease(record) do
         local held = expires > now_text
         if other == id then
@@ -211,7 +207,7 @@ local function acquire(keys, line, slots, limit, place)
           local free = held and expires or taken_until(record, at, expires)
           if free <= now_text then
             freed = free > freed and free or freed
-          elseif may_share and record:sub(at + 50, at + 50) == 's' and #beside + 1 < SHARED_MAX then
+          elseif may_share and record:sub(at + 50, at + 50) == 's' and #beside + 1 < shared_max then
             beside[#beside + 1] = record:match('^[^\n]+\n', at + 1)
           else
             stand_in_line(keys, first, place)
@@ -355,6 +351,9 @@ end
 --        'bar'      where it is held it stays; where it is not, it shall not come
 -- Reply  {1, extended?} it was held, or a part of it; {0, 0} it was not (any more); {0, 1} it is, and stays
 local function release(keys, id, why, by)
+  -- How long a tombstone waits, ms: it and the acquire that it overtook sit in the same stalled node and run within
+  -- moments of each other.
+  local tombstone = 60000
   local index, named = by == 'slots' and keys[1], keys[1]
   if index then
     local slots = redis.pcall('GET', index .. '//' .. id)
@@ -373,7 +372,7 @@ local function release(keys, id, why, by)
       elseif taken_until(record, at, expires) > now_text then
         -- Only its holder's own word frees what has expired and is kept.
         if why ~= 'release' then
-          force(named .. '//' .. id, '', TOMBSTONE)
+          force(named .. '//' .. id, '', tombstone)
           return '0 0'
         end
         kept = true
@@ -413,7 +412,7 @@ local function release(keys, id, why, by)
   end
   if freed and index then redis.pcall('PUBLISH', index, first_of(queue_of(index), #keys)) end
   -- Something is missing: a lease that has expired and gone, or one that is still on its way.
-  if may_come or found == 0 or found < #keys then force(named .. '//' .. id, '', TOMBSTONE) end
+  if may_come or found == 0 or found < #keys then force(named .. '//' .. id, '', tombstone) end
   return held and (extended and '1 1' or '1 0') or '0 0'
 end
 

@@ -16,54 +16,58 @@
 -- until the entry lapses, and NEXT is when the next waiter of its queue arrived, or zeros. With a LIFE of 0 it does not
 -- wait, and comes after all but its own queue.
 
--- How long the entry of a next waiter lives until it asks by itself, ms; and how many entries are kept.
-local NEXT_LIFE, ENTRIES_MAX = 3000, 64
 -- The queue where nobody waits, and the place of whom does not.
 local NOBODY, NOWHERE = {}, {}
--- Where the fields of an entry are, behind ARRIVED.
-local ARRIVED, QUEUE, LAPSES, KEEP, WIDE, LIMIT = 1, 2, 3, 4, 5, 6
--- What WIDE says of one who wants the record shared.
-local SHARED = '2'
 
 -- The entries of a queue that have not lapsed, in order. What is no queue has none.
 local function read_queue(text, now)
   if type(text) ~= 'string' then return NOBODY end
   local queue = {}
   for line in text:gmatch('[^\n]+') do
-    local entry = {line:match('^(%d+) (%x+) (%d+) (%d+) (%d) (%d+)$')}
-    if tonumber(entry[LAPSES] or 0) > now then queue[#queue + 1] = entry end
+    local entry = {}
+    entry.arrived, entry.id, entry.lapses, entry.keep, entry.wide, entry.limit =
+      line:match('^(%d+) (%x+) (%d+) (%d+) (%d) (%d+)$')
+    if tonumber(entry.lapses or 0) > now then queue[#queue + 1] = entry end
   end
   return queue
 end
 
--- A queue as text, and when its last entry lapses.
+-- A queue as text, and when its last entry lapses. It has no more than so many.
 local function write_queue(queue)
-  local lines, last = {}, 0
+  local lines, last, most = {}, 0, 64
   for i, entry in ipairs(queue) do
-    lines[i], last = table.concat(entry, ' '), math.max(last, entry[LAPSES])
+    lines[i] = entry.arrived .. ' ' .. entry.id .. ' ' .. entry.lapses .. ' ' .. entry.keep .. ' ' .. entry.wide .. ' '
+      .. entry.limit
+    last = math.max(last, entry.lapses)
   end
   table.sort(lines)
-  return table.concat(lines, '\n', 1, math.min(#lines, ENTRIES_MAX)), last
+  return table.concat(lines, '\n', 1, math.min(#lines, most)), last
 end
 
--- Where an acquire stands: its queue, and where it waits its entry, and that of the next waiter where there is one.
+-- Where an acquire stands: its queue, and where it waits its entry, and that of the next waiter where there is one,
+-- which lives for so many ms until that asks by itself.
 local function read_place(text, now)
   if text == '-' then return NOWHERE end
+  local next_life = 3000
   local arrived, id, life, keep, wide, limit, next_arrived, next_wide =
     text:match('^(%d+) (%x+) (%d+) (%d+) (%d) (%d+) (%d+) (%d)$')
   if not arrived then return NOWHERE end
-  return {
-    id = id,
-    entry = life ~= '0' and {arrived, id, TIME:format(now + life), keep, wide, limit},
-    after = tonumber(next_arrived) > 0 and {next_arrived, id, TIME:format(now + NEXT_LIFE), keep, next_wide, limit},
-  }
+  local place, lapses = {id = id}, TIME:format(now + life)
+  if life ~= '0' then
+    place.entry = {arrived = arrived, id = id, lapses = lapses, keep = keep, wide = wide, limit = limit}
+  end
+  if tonumber(next_arrived) > 0 then
+    lapses = TIME:format(now + next_life)
+    place.after = {arrived = next_arrived, id = id, lapses = lapses, keep = keep, wide = next_wide, limit = limit}
+  end
+  return place
 end
 
 -- The queue with this place in it, which was refused.
 local function stand(queue, place)
   local entries = {place.entry}
   for _, entry in ipairs(queue) do
-    if entry[QUEUE] ~= place.id then entries[#entries + 1] = entry end
+    if entry.id ~= place.id then entries[#entries + 1] = entry end
   end
   return entries
 end
@@ -71,12 +75,12 @@ end
 -- The queue without this place, which was granted, or with that of its next waiter. Those who stood before it have
 -- had their moments, and are gone until they ask again; of a `shared` lease only those who cannot be let in beside it.
 local function pass(queue, place, slot, shared)
-  local entries, found = {place.after or nil}, false
+  local entries, found = {place.after}, false
   for _, entry in ipairs(queue) do
-    local mine = entry[QUEUE] == place.id
+    local mine = entry.id == place.id
     if mine and place.entry then
       found = true
-    elseif mine or found or slot >= tonumber(entry[LIMIT]) or shared and entry[WIDE] == SHARED then
+    elseif mine or found or slot >= tonumber(entry.limit) or shared and entry.wide == '2' then
       entries[#entries + 1] = entry
     end
   end
@@ -84,14 +88,14 @@ local function pass(queue, place, slot, shared)
 end
 
 -- Until when what is free since `freed` is kept for those who stand before this place: a moment for each, one after
--- the other. Of a semaphore, `slot` is the lowest one that is asked for. Who asks for a `shared` lease is in nobody's way
--- who wants that, too.
+-- the other. Of a semaphore, `slot` is the lowest one that is asked for. Who asks for a `shared` lease is in nobody's
+-- way who wants that, too.
 local function kept_until(queue, place, freed, slot, shared)
   for _, entry in ipairs(queue) do
-    if entry[QUEUE] == place.id then
+    if entry.id == place.id then
       if place.entry then break end
-    elseif slot < tonumber(entry[LIMIT]) and not (shared and entry[WIDE] == SHARED) then
-      freed = entry[WIDE] == '1' and math.max(freed, entry[LAPSES]) or freed + entry[KEEP]
+    elseif slot < tonumber(entry.limit) and not (shared and entry.wide == '2') then
+      freed = entry.wide == '1' and math.max(freed, entry.lapses) or freed + entry.keep
     end
   end
   return freed
@@ -100,8 +104,8 @@ end
 -- Whether somebody who wants the record for itself stands before this place.
 local function is_wanted_alone(queue, place)
   for _, entry in ipairs(queue) do
-    if place.entry and (entry[QUEUE] == place.id or entry[ARRIVED] > place.entry[ARRIVED]) then return false end
-    if entry[WIDE] ~= SHARED then return true end
+    if place.entry and (entry.id == place.id or entry.arrived > place.entry.arrived) then return false end
+    if entry.wide ~= '2' then return true end
   end
   return false
 end
@@ -112,10 +116,9 @@ local function first_of(queue, free)
   if #queue == 0 then return '' end
   local ids, shares = {}, false
   for i, entry in ipairs(queue) do
-    if i > free and not (shares and entry[WIDE] == SHARED) then break end
-    ids[i], shares = entry[QUEUE], entry[WIDE] == SHARED
-    if entry[WIDE] == '1' then break end
+    if i > free and not (shares and entry.wide == '2') then break end
+    ids[i], shares = entry.id, entry.wide == '2'
+    if entry.wide == '1' then break end
   end
   return table.concat(ids, ' ')
 end
-

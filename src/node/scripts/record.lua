@@ -89,12 +89,9 @@ local function show(record, at, now)
   return {remaining, lease.ttl, lease.token, record:sub(at + 1, at + 32), lease.version, lease.data}
 end
 
--- How many of the shared leases of a record are shown.
-local SHOWN_MAX = 16
-
 -- Who holds a record, as replies show it: the fields above, and 0; nil where nobody does. Shared leases are shown as
 -- the one with the least id, which is the same at all nodes, with the time that the last of them has; and in place of
--- the 0 a list: how many they are, and the fields of those that last longest.
+-- the 0 a list: how many they are, and the fields of those that last longest, 16 at most.
 local function show_holders(record, now)
   local shared, least, at_least = {}, nil, nil
   for at, id, expires in each_lease(record) do
@@ -112,7 +109,7 @@ local function show_holders(record, now)
   if not least then return nil end
   table.sort(shared)
   local longest = {#shared}
-  for i = #shared, math.max(#shared - SHOWN_MAX + 1, 1), -1 do
+  for i = #shared, math.max(#shared - 15, 1), -1 do
     longest[#longest + 1] = show(record, tonumber(shared[i]:sub(15)), now)
   end
   local shown = show(record, at_least, now)
