@@ -88,11 +88,14 @@ fn holder(target: &Target, seen: &Value) -> Option<String> {
             .map_or_else(|| "somebody".to_owned(), |name| Printable(name).to_string())
     };
     match target {
-        Target::Lock(_) | Target::Multilock(_) => seen
-            .get("held")
-            .and_then(Value::as_bool)
-            .filter(|held| *held)
-            .map(|_| format!("held by {}{}", name(seen, "owner"), Left(left(seen)))),
+        Target::Lock(_) | Target::Multilock(_) => {
+            seen.get("held").and_then(Value::as_bool).filter(|held| *held).map(|_| {
+                match seen.get("holders_total").and_then(Value::as_u64) {
+                    Some(holders) => format!("shared by {holders}{}", Left(left(seen))),
+                    None => format!("held by {}{}", name(seen, "owner"), Left(left(seen))),
+                }
+            })
+        }
         Target::Election { .. } => {
             seen.get("leader").map(|_| format!("{} leads{}", name(seen, "leader"), Left(left(seen))))
         }
@@ -145,6 +148,8 @@ mod tests {
         let lock = Target::Lock("a".to_owned());
         let held = json!({"held": true, "owner": "ev\u{202e}il", "remaining_ms": 61_500});
         assert_eq!(holder(&lock, &held).unwrap(), r"held by ev\u{202e}il for 1m 2s unless extended");
+        let shared = json!({"held": true, "mode": "shared", "holders_total": 3, "remaining_ms": 9_000});
+        assert_eq!(holder(&lock, &shared).unwrap(), "shared by 3 for 9s unless extended");
         assert_eq!(holder(&lock, &json!({"held": false})), None);
         let election = Target::Election { name: "e".to_owned(), candidate: "me".to_owned(), value: None };
         assert_eq!(
