@@ -4,7 +4,7 @@
 const BASE = new URL('.', location.href);
 const KEY = 'quorate-api-key';
 
-/** An answer other than 2xx: the problem document that the server sent, or what the browser says instead of one. */
+/** An answer other than 2xx, with the problem document that the server sent; status 0 if there was no answer. */
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail || body.title || `The server answered ${status}.`);
@@ -30,12 +30,16 @@ async function send(method, path, { body, query, signal, accept } = {}) {
   for (const [name, value] of Object.entries(query || {})) {
     if (value !== undefined && value !== '') url.searchParams.set(name, value);
   }
-  const answer = await fetch(url, {
+  const request = {
     method,
     signal,
     cache: 'no-store',
     headers: { ...headers(body), ...(accept && { Accept: accept }) },
     body: body === undefined ? undefined : JSON.stringify(body),
+  };
+  const answer = await fetch(url, request).catch((error) => {
+    if (signal?.aborted) throw error;
+    throw new Problem(0, { detail: 'The server does not answer.' });
   });
   if (answer.ok) return answer;
   let problem = {};
@@ -94,16 +98,14 @@ export async function list(kind, prefix, signal, most = 20000) {
   return { entries: all, more: Boolean(cursor) };
 }
 
-/**
- * What this server offers (its operation ids) and what the key may do: `{operations, scopes, prefixes, version}`.
- * The server without keys allows all.
- */
-export async function capabilities(signal) {
-  const document = await get('openapi.json', {}, signal);
-  const operations = new Set();
-  for (const item of Object.values(document.paths)) {
-    for (const operation of Object.values(item)) if (operation.operationId) operations.add(operation.operationId);
-  }
-  const own = operations.has('getKey') ? await get('v1/key', {}, signal) : { scopes: ['read', 'lock', 'admin'] };
-  return { operations, scopes: own.scopes, prefixes: own.prefixes, keyName: own.name, version: document.info.version };
-}
+/** What the key may do: `{name?, scopes, prefixes?}`. A server without keys allows everything. */
+export const ownKey = (signal) =>
+  get('v1/key', {}, signal).catch((error) => {
+    // A server that does not tell decides at each call.
+    if (error.code !== 'not_found') throw error;
+    return { scopes: ['read', 'lock', 'admin'] };
+  });
+
+/** Whether this is `quorate dev`, whose nodes are in its own process. */
+export const isTrial = async (signal) =>
+  (await get('v1/nodes', {}, signal)).nodes.every((node) => node.address.startsWith('embedded-'));

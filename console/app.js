@@ -1,7 +1,8 @@
 // The frame: which page is shown, the navigation, the API key.
 
 import { html, render, useEffect, useState } from './vendor/preact-htm.js';
-import { capabilities, key } from './api.js';
+import { isTrial, key, ownKey } from './api.js';
+import { plain } from './format.js';
 import { KINDS } from './kinds.js';
 import { Members } from './members.js';
 import { Name } from './name.js';
@@ -43,8 +44,8 @@ function Page({ parts: [page, name], able }) {
       : html`<${Names} key=${page} kind=${page} able=${able} />`;
   }
   if (page === 'members') return html`<${Members} able=${able} />`;
-  if (page === 'try') return html`<${Try} />`;
-  return html`<${Overview} able=${able} />`;
+  if (page === 'try') return html`<${Try} able=${able} />`;
+  return html`<${Overview} />`;
 }
 
 function App() {
@@ -62,17 +63,27 @@ function App() {
   }, []);
   useEffect(() => {
     const control = new AbortController();
+    const { signal } = control;
     setError();
     setAble();
-    capabilities(control.signal).then(setAble, (failed) => control.signal.aborted || setError(failed));
+    const begin = async () => {
+      const own = await ownKey(signal);
+      // What a newcomer sees first.
+      if (!location.hash && own.scopes.includes('read') && (await isTrial(signal))) location.replace('#/try');
+      setAble(own);
+    };
+    begin().catch((failed) => signal.aborted || setError(failed));
     return () => control.abort();
   }, [keys]);
+  const may = (scope) => able?.scopes.includes(scope);
   const links = [
-    ['', 'Overview'],
-    ...Object.entries(KINDS).map(([kind, { title }]) => [kind, title]),
-    able?.operations.has('listMembers') && ['members', 'Members'],
-    able?.scopes.includes('lock') && ['try', 'Try it'],
-  ].filter(Boolean);
+    ...(may('read') ? [['', 'Overview'], ...Object.entries(KINDS).map(([kind, { title }]) => [kind, title]), ['members', 'Members']] : []),
+    ...(may('lock') ? [['try', 'Try it']] : []),
+  ];
+  const page = links.find(([path]) => path === parts[0])?.[1];
+  useEffect(() => {
+    document.title = [parts[1] && plain(parts[1]), page, 'Quorate'].filter(Boolean).join(' – ');
+  }, [page, parts[1]]);
   return html`
     <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); document.querySelector('main').focus(); }}>Skip to the content</a>
     <header>
@@ -83,11 +94,11 @@ function App() {
       <${KeyForm} changed=${() => setKeys(keys + 1)} />
     </header>
     <main tabindex="-1">
-      <${Failure} error=${error} />
+      ${error && html`<h1>Console</h1><${Failure} error=${error} />`}
       ${able && html`<${Page} key=${keys} parts=${parts} able=${able} />`}
     </main>
-    <footer>${able && html`Quorate ${able.version}${able.keyName ? ` · key ${able.keyName}` : ''}${able.prefixes
-      ? ` · names ${able.prefixes.join(', ')}` : ''}`}</footer>`;
+    <footer>${able?.name && `Key ${able.name}: ${able.scopes.join(', ')}; ${able.prefixes
+      ? `names that begin with ${able.prefixes.join(', ')}` : 'all names'}`}</footer>`;
 }
 
 render(html`<${App} />`, document.getElementById('app'));

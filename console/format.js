@@ -7,10 +7,11 @@ export function duration(ms) {
   const seconds = ms / 1000;
   if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.floor(seconds)} s`;
   const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
+  const two = (great, unit, small, smallUnit) => (small ? `${great} ${unit} ${small} ${smallUnit}` : `${great} ${unit}`);
+  if (minutes < 60) return two(minutes, 'min', Math.floor(seconds % 60), 's');
   const hours = Math.floor(minutes / 60);
-  if (hours < 48) return `${hours} h ${minutes % 60} min`;
-  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  if (hours < 48) return two(hours, 'h', minutes % 60, 'min');
+  return two(Math.floor(hours / 24), 'd', hours % 24, 'h');
 }
 
 /** The time of the day. */

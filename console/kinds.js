@@ -5,19 +5,17 @@ import { plain } from './format.js';
 /** By the path segment of the API. */
 export const KINDS = {
   locks: {
-    title: 'Locks', one: 'lock', list: 'listLocks', force: 'forceReleaseLock', observe: 'observeLock', token: 'fencing_token',
-    tokenTitle: 'Token',
+    title: 'Locks', one: 'lock', taken: 'held', waiters: ['lock', 'multilock'], token: 'fencing_token', tokenTitle: 'Token',
     holders: (item) =>
       item.holders || (item.held ? [{ owner: item.owner, metadata: item.metadata, fencing_token: item.fencing_token,
         remaining_ms: item.remaining_ms, acquired_at: item.acquired_at, mode: item.mode }] : []),
   },
   semaphores: {
-    title: 'Semaphores', one: 'semaphore', list: 'listSemaphores', force: 'forceReleaseSemaphore',
-    observe: 'observeSemaphore', token: 'fencing_token', tokenTitle: 'Token', holders: (item) => item.holders,
+    title: 'Semaphores', one: 'semaphore', taken: 'in use', waiters: ['semaphore'], token: 'fencing_token', tokenTitle: 'Token',
+    holders: (item) => item.holders,
   },
   elections: {
-    title: 'Elections', one: 'election', list: 'listElections', force: 'forceResign', observe: 'observeElection',
-    token: 'term', tokenTitle: 'Term',
+    title: 'Elections', one: 'election', taken: 'with a leader', waiters: ['election'], token: 'term', tokenTitle: 'Term',
     holders: (item) => (item.leader ? [{ owner: item.leader, value: item.value, term: item.term,
       remaining_ms: item.remaining_ms, acquired_at: item.acquired_at }] : []),
   },

@@ -9,20 +9,20 @@ import { Failure, Metadata, Slots, Table } from './parts.js';
 
 const age = (item) => (item.acquired_at ? Date.now() - Date.parse(item.acquired_at) : undefined);
 
-function columnsOf(kind, at, now) {
+function columnsOf(kind, rows, at, now) {
   const first = (item) => KINDS[kind].holders(item)[0] || {};
   const longest = (item) => Math.max(...KINDS[kind].holders(item).map((h) => h.remaining_ms ?? 0));
   const remaining = (item) => left(longest(item), at, now);
   return [
     { id: 'name', title: 'Name', value: (i) => i.name,
       view: (i) => html`<a href=${`#/${kind}/${encodeURIComponent(i.name)}`}>${plain(i.name)}</a>` },
-    { id: 'holder', title: kind === 'elections' ? 'Leader' : 'Holder', value: (i) => holder(kind, i),
+    { id: 'holder', title: kind === 'elections' ? 'Leader' : 'Holder', value: (i) => holder(kind, i), wide: kind === 'semaphores',
       view: (i) => html`<bdi>${holder(kind, i)}</bdi>${first(i).metadata && html` <${Metadata} value=${first(i).metadata} />`}` },
     kind === 'semaphores'
-      ? { id: 'slots', title: 'Slots in use', value: (i) => i.in_use, view: (i) => html`<${Slots} ...${i} />` }
+      ? { id: 'slots', title: 'Slots in use', value: (i) => i.in_use, view: (i) => html`<${Slots} ...${i} most=${16} />` }
       : { id: 'token', title: KINDS[kind].tokenTitle, value: (i) => first(i)[KINDS[kind].token], wide: true, numeric: true },
-    kind === 'locks' && { id: 'mode', title: 'Mode', value: (i) => i.mode || 'exclusive', wide: true },
-    kind !== 'semaphores' && { id: 'age', title: 'Age', value: age, view: (i) => duration(age(i)), wide: true, numeric: true },
+    rows.some((i) => i.mode === 'shared') && { id: 'mode', title: 'Mode', value: (i) => i.mode || 'exclusive', wide: true },
+    kind === 'locks' && { id: 'age', title: 'Age', value: age, view: (i) => duration(age(i)), wide: true, numeric: true },
     { id: 'left', title: 'Time left', value: remaining, view: (i) => duration(remaining(i)), numeric: true },
     { id: 'waiters', title: 'Waiters here', value: (i) => i.waiters, wide: true, numeric: true },
   ].filter(Boolean);
@@ -31,9 +31,7 @@ function columnsOf(kind, at, now) {
 export function Names({ kind, able }) {
   const [prefix, setPrefix] = useState(able.prefixes?.[0] ?? '');
   const kindOf = KINDS[kind];
-  const offered = able.operations.has(kindOf.list);
-  const { value, at, error } = useLive(
-    (signal) => (offered ? list(kind, prefix, signal) : undefined), 700, [kind, prefix]);
+  const { value, at, error } = useLive((signal) => list(kind, prefix, signal), 700, [kind, prefix]);
   const now = useNow();
   const [name, setName] = useState('');
   const open = (event) => {
@@ -42,17 +40,16 @@ export function Names({ kind, able }) {
   };
   return html`<h1>${kindOf.title}</h1>
     <div class="tools">
-      ${offered && html`<label>Names that begin with
-        <input type="search" value=${prefix} onInput=${(e) => setPrefix(e.target.value)} spellcheck=${false} autocomplete="off" /></label>`}
+      <label>Names that begin with
+        <input type="search" value=${prefix} onInput=${(e) => setPrefix(e.target.value)} spellcheck=${false} autocomplete="off" /></label>
       <form onSubmit=${open}><label>Go to a name
         <input value=${name} onInput=${(e) => setName(e.target.value)} spellcheck=${false} autocomplete="off" /></label>
         <button>Open</button></form>
     </div>
-    ${!offered && html`<p class="quiet">This server does not list ${kindOf.title.toLowerCase()}; open one by its name.</p>`}
     <${Failure} error=${error} />
     ${value && html`
-      <p class="quiet" role="status">${count(value.entries.length, `${kindOf.one}`)} held${value.more
+      <p class="quiet" role="status">${count(value.entries.length, kindOf.one)} ${kindOf.taken}${value.more
         ? ', and more: narrow the prefix' : ''}.</p>
-      <${Table} label=${`Held ${kindOf.title.toLowerCase()}`} columns=${columnsOf(kind, at, now)} rows=${value.entries}
+      <${Table} label=${`Held ${kindOf.title.toLowerCase()}`} columns=${columnsOf(kind, value.entries, at, now)} rows=${value.entries}
         rowKey=${(i) => i.name} sortedBy="name" />`}`;
 }

@@ -1,6 +1,6 @@
 // The first page: is there a quorum, which nodes vote, what happens.
 
-import { html, useEffect, useRef, useState } from './vendor/preact-htm.js';
+import { html, useRef, useState } from './vendor/preact-htm.js';
 import { get, text } from './api.js';
 import { Chart } from './chart.js';
 import { count, duration, time } from './format.js';
@@ -8,45 +8,53 @@ import { left, useLive, useNow } from './live.js';
 import { History } from './metrics.js';
 import { Failure, Text } from './parts.js';
 
-/** The state of the quorum in one sentence, and whether a node may be restarted. */
-export function verdict({ nodes, quorum, available }) {
-  const voting = nodes.filter((n) => n.state === 'voting').length;
-  const others = nodes.filter((n) => n.state !== 'voting');
+/** Who votes: the members by the labels that this server has for them; before there is a deployment, all nodes. */
+const voters = ({ nodes }, { members }) =>
+  members.length
+    ? members.map((m) => ({ state: m.state, id: nodes.find((n) => n.address === m.address)?.id || m.address || m.id }))
+    : nodes;
+
+/** The state of the quorum in one sentence, and whether a node may be restarted, and why. */
+export function verdict(nodes, members) {
+  const all = voters(nodes, members);
+  const { quorum, available } = nodes;
+  const voting = all.filter((n) => n.state === 'voting').length;
+  const others = all.filter((n) => n.state !== 'voting');
   const names = others.map((n) => `${n.id} is ${n.state}`).join(', ');
+  const no = (why) => ({ restart: 'No', why });
+  const yes = (why) => ({ restart: 'Yes', why });
   if (!available) {
     return {
       level: 'bad',
-      sentence: `No quorum: ${voting} of ${nodes.length} nodes vote, and ${quorum} must. Nothing is granted or extended.`,
-      restart: `No: ${names}.`,
+      sentence: `No quorum: ${voting} of ${all.length} nodes vote, and ${quorum} must. Nothing is granted or extended.`,
+      ...no(`: ${names || 'there is no quorum'}.`),
     };
   }
+  const left = `${count(voting - 1, 'node')} would still vote, and ${quorum} must.`;
   if (!others.length) {
-    const spare = nodes.length - quorum;
     return {
       level: 'good',
-      sentence: `All ${nodes.length} nodes vote; ${quorum} make a quorum.`,
-      restart: spare
-        ? `Yes, one at a time: ${count(nodes.length - 1, 'node')} would still vote, and ${quorum} must.`
-        : 'No: every node is needed for the quorum.',
+      sentence: `All ${all.length} nodes vote; ${quorum} make a quorum.`,
+      ...(voting - 1 < quorum ? no(': every node is needed for the quorum.')
+        : members.changing ? no(`: a change of the members is under way (${members.changing}).`)
+          : yes(`, one at a time: ${left} Close it on the page Members first, so that it votes again at once.`)),
     };
   }
-  const safe = voting - 1 >= quorum;
   return {
     level: 'warn',
-    sentence: `There is a quorum: ${voting} of ${nodes.length} nodes vote, and ${quorum} must. ${names}.`,
-    restart: safe
-      ? `Yes, one that does not vote, or one of the others: ${voting - 1} would still vote, and ${quorum} must.`
-      : `No: without one more voting node there would be no quorum. Wait until ${others[0].id} votes again.`,
+    sentence: `There is a quorum: ${voting} of ${all.length} nodes vote, and ${quorum} must. ${names}.`,
+    ...(voting - 1 >= quorum ? yes(`, one that does not vote, or one of the others: ${left}`)
+      : no(`: without one more voting node there would be no quorum. Wait until ${others[0].id} votes again.`)),
   };
 }
 
-function Nodes({ value, at }) {
+function Nodes({ nodes, at }) {
   const now = useNow();
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Nodes"><table>
     <caption>Nodes</caption>
     <thead><tr><th scope="col">Node</th><th scope="col">Address</th><th scope="col">State</th>
       <th scope="col" class="numeric">Latency</th><th scope="col" class="wide">Version</th></tr></thead>
-    <tbody>${value.nodes.map((node) => html`<tr key=${node.id}>
+    <tbody>${nodes.map((node) => html`<tr key=${node.id}>
       <td>${node.id}</td>
       <td><${Text} value=${node.address} /></td>
       <td><span class=${`state ${node.state}`}>${node.state}</span>
@@ -69,7 +77,7 @@ function Charts() {
   return html`
     <${Failure} error=${error} />
     <div class="charts">
-      <${Chart} title="Acquisitions" unit="a second, by outcome" times=${h.times} names=${h.outcomes}
+      <${Chart} title="Acquisitions" unit="a second, by outcome" times=${h.times} names=${h.outcomes.map((outcome) => outcome.replace('_', ' '))}
         columns=${h.acquisitions} tick=${tick} />
       <${Chart} title="Waiting time" unit="ms" times=${h.times} names=${['median', '95th percentile']}
         columns=${h.waiting} tick=${tick} />
@@ -86,24 +94,20 @@ function Charts() {
     </section>`;
 }
 
-export function Overview({ able }) {
-  const nodes = useLive((signal) => get('v1/nodes', {}, signal), 1000, []);
-  const members = useLive(
-    (signal) => (able.operations.has('listMembers') ? get('v1/members', {}, signal) : undefined), 3000, []);
-  const said = nodes.value && verdict(nodes.value);
-  useEffect(() => {
-    document.title = said?.level === 'bad' ? 'No quorum – Quorate' : 'Quorate';
-  }, [said?.level]);
+export function Overview() {
+  const live = useLive((signal) => Promise.all([get('v1/nodes', {}, signal), get('v1/members', {}, signal)]), 1000, []);
+  const [nodes, members] = live.value || [];
+  const said = live.value && !live.error && verdict(nodes, members);
   return html`<h1>Overview</h1>
-    <${Failure} error=${nodes.error} />
+    <${Failure} error=${live.error} />
     ${said && html`
       <p class=${`verdict ${said.level}`} role="status">${said.sentence}</p>
       <dl class="facts">
-        <dt>Safe to restart a node?</dt><dd id="restart">${said.restart}</dd>
-        ${members.value && html`<dt>Membership</dt>
-          <dd>Epoch ${members.value.epoch}, ${count(members.value.members.length, 'member')}${members.value.changing
-            ? ', a change is under way' : ''}</dd>`}
-      </dl>
-      <${Nodes} ...${nodes} />`}
+        <dt>Safe to restart a node?</dt><dd><strong>${said.restart}</strong>${said.why}</dd>
+        <dt>Membership</dt>
+        <dd>Epoch ${members.epoch}, ${count(members.members.length, 'member')}${members.changing
+          ? `, a change is under way: ${members.changing}` : ''}</dd>
+      </dl>`}
+    ${nodes && html`<${Nodes} nodes=${nodes.nodes} at=${live.at} />`}
     <${Charts} />`;
 }

@@ -1,6 +1,6 @@
 // Small views that the pages share.
 
-import { html, useEffect, useRef, useState } from './vendor/preact-htm.js';
+import { html, useEffect, useMemo, useRef, useState } from './vendor/preact-htm.js';
 import { plain } from './format.js';
 
 /** Outside text: escaped, its direction kept to itself. */
@@ -74,12 +74,13 @@ export function Table({ label, columns, rows, rowKey, sortedBy }) {
   const [top, setTop] = useState(0);
   const box = useRef();
   const column = columns.find((c) => c.id === sort.id) || columns[0];
-  const sorted = [...rows].sort((a, b) => {
+  // Time passes for all rows alike, so their order stays until they are read anew.
+  const sorted = useMemo(() => [...rows].sort((a, b) => {
     const x = column.value(a);
     const y = column.value(b);
     const order = x === y ? 0 : x === undefined ? 1 : y === undefined ? -1 : x < y ? -1 : 1;
     return sort.down ? -order : order;
-  });
+  }), [rows, sort]);
   const height = box.current?.clientHeight || 600;
   const first = Math.max(0, Math.min(Math.floor(top / ROW) - 5, sorted.length - 1));
   const last = Math.min(sorted.length, first + Math.ceil(height / ROW) + 10);
@@ -105,13 +106,13 @@ export function Table({ label, columns, rows, rowKey, sortedBy }) {
   </div>`;
 }
 
-/** One segment a slot, filled where it is taken; beyond 64 slots a plain bar. */
-export function Slots({ holders, in_use }) {
+/** One segment a slot, filled where it is taken; beyond `most` slots a plain bar. */
+export function Slots({ holders, in_use, most = 64 }) {
   const taken = new Set(holders.flatMap((h) => h.slots));
   const size = Math.max(in_use, ...[...taken].map((slot) => slot + 1));
   if (!size) return html`<span class="quiet">none</span>`;
   const label = `${in_use} in use`;
-  if (size > 64) return html`<meter min="0" max=${size} value=${in_use} aria-label=${label}></meter> ${in_use}`;
+  if (size > most) return html`<meter min="0" max=${size} value=${in_use} aria-label=${label}></meter> ${in_use}`;
   return html`<span class="slots" role="img" aria-label=${label}>
     ${Array.from({ length: size }, (_, slot) => html`<i class=${taken.has(slot) ? 'taken' : ''}></i>`)}
   </span> ${in_use}`;

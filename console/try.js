@@ -10,8 +10,15 @@ const curl = (relative, body) =>
     key.get() && '-H "Authorization: Bearer $QUORATE_API_KEY"', `-d ${shellWord(JSON.stringify(body))}`]
     .filter(Boolean).join(' \\\n  ');
 
-export function Try() {
-  const [name, setName] = useState('orders:42');
+// Only pages from https or this machine may use the clipboard.
+function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  getSelection().selectAllChildren(document.getElementById('curl-line'));
+  return document.execCommand('copy');
+}
+
+export function Try({ able }) {
+  const [name, setName] = useState(`${able.prefixes?.[0] ?? 'orders:'}42`);
   const [owner, setOwner] = useState('me');
   const [ttl, setTtl] = useState(30000);
   const [lease, setLease] = useState();
@@ -47,12 +54,13 @@ export function Try() {
         <button type="button" disabled=${!lease} onClick=${() => run('release')}>Release</button>
       </div>
     </form>
-    ${lease && html`<p role="status">${remaining > 0
+    ${lease && html`<p><span role="status">${remaining > 0
       ? html`You hold <a href=${`#/locks/${encodeURIComponent(lease.name)}`}>${lease.name}</a> with token
-          <b>${lease.fencing_token}</b> for another <b class="countdown">${duration(remaining)}</b>.`
-      : 'The lease is over: it was not extended in time.'}</p>`}
+          <b>${lease.fencing_token}</b>.`
+      : 'The lease is over: it was not extended in time.'}</span>
+      ${remaining > 0 && html` <b class="countdown">${duration(remaining)}</b> left.`}</p>`}
     ${said && html`<section aria-labelledby="curl"><h2 id="curl">The same with curl</h2>
-      <pre tabindex="0">${said.line}</pre>
-      <button onClick=${() => navigator.clipboard?.writeText(said.line)}>Copy</button>
+      <pre tabindex="0" id="curl-line">${said.line}</pre>
+      <button onClick=${() => copy(said.line)}>Copy</button>
       <h2>Answer</h2><pre tabindex="0">${JSON.stringify(said.answer, null, 2)}</pre></section>`}`;
 }

@@ -1,4 +1,4 @@
-// Three Redis servers and a Quorate server over them, in a folder of their own.
+// Redis servers and a Quorate server over them, in a folder of their own.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -14,6 +14,15 @@ const freePort = () =>
       server.close(() => resolve(port));
     });
   });
+
+const running = new Set();
+process.on('exit', () => running.forEach((child) => child.kill('SIGKILL')));
+function start(command, words) {
+  const child = spawn(command, words, { stdio: 'ignore' });
+  running.add(child);
+  child.on('exit', () => running.delete(child));
+  return child;
+}
 
 /** Asks `check` until it answers something true. */
 export async function eventually(check, what, seconds = 30) {
@@ -32,23 +41,31 @@ export async function eventually(check, what, seconds = 30) {
 }
 
 /** API keys by name; each is its own secret. */
-const KEYS = { operator: ['read', 'lock', 'admin'], worker: ['read', 'lock'], team: ['read', 'lock'] };
+const KEYS = { operator: ['read', 'lock', 'admin'], worker: ['read', 'lock'], looker: ['read'], team: ['read', 'lock'] };
 
 export class Deployment {
-  static async start({ keys = false } = {}) {
+  folder = mkdtempSync(join(tmpdir(), 'quorate-console-'));
+  nodes = [];
+
+  /** `quorate dev`. */
+  static async dev() {
     const one = new Deployment();
-    one.folder = mkdtempSync(join(tmpdir(), 'quorate-console-'));
-    one.nodes = [];
-    for (let i = 0; i < 3; i += 1) {
+    await one.#serve(['dev']);
+    return one;
+  }
+
+  /** Three members; `spare` further nodes are in the server's list and belong to nobody. */
+  static async start({ keys = false, spare = 0 } = {}) {
+    const one = new Deployment();
+    for (let i = 0; i < 3 + spare; i += 1) {
       const port = await freePort();
-      one.nodes.push({ port, process: spawn('redis-server', ['--port', port, '--bind', '127.0.0.1', '--save', '', '--dir', one.folder],
-        { stdio: 'ignore' }) });
+      const words = ['--port', port, '--bind', '127.0.0.1', '--save', '', '--dir', one.folder];
+      one.nodes.push({ port, process: start('redis-server', words) });
     }
     const redis = one.nodes.flatMap(({ port }) => ['--redis', `redis://127.0.0.1:${port}`]);
-    await eventually(() => spawnSync(process.env.QUORATE_BIN, ['init', ...redis]).status === 0, 'init');
-    const port = await freePort();
-    one.url = `http://127.0.0.1:${port}`;
-    const flags = ['--listen', `127.0.0.1:${port}`];
+    const members = redis.slice(0, 6);
+    await eventually(() => spawnSync(process.env.QUORATE_BIN, ['init', ...members]).status === 0, 'init');
+    const flags = [];
     if (keys) {
       const file = join(one.folder, 'keys.toml');
       writeFileSync(file, Object.entries(KEYS).map(([name, scopes]) => `[[key]]
@@ -59,9 +76,15 @@ ${name === 'team' ? 'prefixes = ["team:"]' : ''}
 `).join('\n'));
       flags.push('--api-keys', file);
     }
-    one.server = spawn(process.env.QUORATE_BIN, ['serve', ...redis, ...flags], { stdio: 'ignore' });
-    await eventually(async () => (await fetch(`${one.url}/readyz`)).ok, 'ready');
+    await one.#serve(['serve', ...redis, ...flags]);
     return one;
+  }
+
+  async #serve(words) {
+    const port = await freePort();
+    this.url = `http://127.0.0.1:${port}`;
+    this.server = start(process.env.QUORATE_BIN, [...words, '--listen', `127.0.0.1:${port}`]);
+    await eventually(async () => (await fetch(`${this.url}/readyz`)).ok, 'ready');
   }
 
   secret(name) {
