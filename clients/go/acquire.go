@@ -6,6 +6,8 @@ import (
 	"errors"
 	random "math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"example.com/quorate/clients/go/api"
@@ -58,7 +60,7 @@ func (c *Client) acquireOnce(ctx, waiting context.Context, want wanted, deadline
 	a := attempts{
 		client: c, target: want.target, deadline: deadline, once: want.wait == 0, delay: firstDelay,
 		body: want.target.body(want.fields), tour: newTour(c.servers), verdictAt: now(),
-		after: map[string]attemptAfter{},
+		after: map[string]attemptAfter{}, asked: map[string]bool{},
 	}
 	// The same at every attempt: whichever was granted, the next one gets that lease.
 	requestID := rand.Text()
@@ -68,7 +70,7 @@ func (c *Client) acquireOnce(ctx, waiting context.Context, want wanted, deadline
 		return newLease(ctx, c, want, answer, sent), nil
 	}
 	if a.mayHaveLeftSomething(err) {
-		c.running.Go(func() { c.giveUp(want.target, requestID) })
+		c.running.Go(func() { c.giveUp(want.target, requestID, a.asked) })
 	}
 	if waiting.Err() != nil {
 		return nil, interrupted(waiting, want.target, a.last)
@@ -80,12 +82,27 @@ func (c *Client) acquireOnce(ctx, waiting context.Context, want wanted, deadline
 	return nil, err
 }
 
-// giveUp ends the wait of a request, and gives back what it may have got. However that ends: a server undoes what it
-// is left with when it sees that nobody waits for the answer.
-func (c *Client) giveUp(t target, requestID string) {
-	body := t.body(map[string]any{"request_id": requestID})
-	var released api.Released
-	_ = c.anywhere(context.Background(), now()+releaseTimeout, "POST", t.path("release"), nil, body, &released)
+// giveUp ends the wait of a request at each server that was asked, and gives back what it may have got. However that
+// ends: a server undoes what it is left with when it sees that nobody waits for the answer.
+func (c *Client) giveUp(t target, requestID string, asked map[string]bool) {
+	body, deadline := t.body(map[string]any{"request_id": requestID}), now()+releaseTimeout
+	var group sync.WaitGroup
+	var told atomic.Bool
+	for server := range asked {
+		group.Go(func() {
+			var released api.Released
+			err := c.transport.send(context.Background(), releaseTimeout/2, server, "POST", t.path("release"), nil, body, &released)
+			if err == nil {
+				told.Store(true)
+			}
+		})
+	}
+	group.Wait()
+	if !told.Load() {
+		// What a server granted that is gone, another one gives back.
+		var released api.Released
+		_ = c.anywhere(context.Background(), deadline, "POST", t.path("release"), nil, body, &released)
+	}
 }
 
 // shorten returns whether the server refused the length of a wait, so that shorter pieces may do.
@@ -111,6 +128,7 @@ type attempts struct {
 	verdictAt time.Duration
 	delay     time.Duration
 	after     map[string]attemptAfter // by server
+	asked     map[string]bool         // the servers
 	last      error                   // the last refusal
 }
 
@@ -139,6 +157,7 @@ func (a *attempts) run(ctx context.Context) (time.Duration, granted, error) {
 		a.count++
 		var answer granted
 		server, sent := a.client.servers.current(), now()
+		a.asked[server] = true
 		err := a.client.transport.send(ctx, limit, server, "POST", a.target.path("acquire"), nil, a.body, &answer)
 		if err == nil && answer.LeaseID != "" {
 			return sent, answer, nil

@@ -74,8 +74,10 @@ export class Acquisition {
   /** Ends the wait at the servers, and gives back the lease that one may have granted. Never throws. */
   async giveUp(): Promise<void> {
     const body = { ...this.target.body, request_id: this.#requestId };
-    const request = { path: this.target.path("release"), body, timeoutMs: RELEASE_MS };
-    await Promise.allSettled([...this.#asked].map((server) => this.servers.ask(server, request)));
+    const request = { path: this.target.path("release"), body, timeoutMs: RELEASE_MS / 2 };
+    const told = await Promise.allSettled([...this.#asked].map((server) => this.servers.ask(server, request)));
+    // What a server granted that is gone, another one gives back.
+    if (told.every(({ status }) => status === "rejected")) await this.servers.askAll(request).catch(() => {});
   }
 
   /** The current server, or the first after it that has not failed just now, or the one that may be asked first. */

@@ -93,16 +93,25 @@ class Core:
             return Held(target, answer, sent, now(), max_hold)
         except BaseException as error:
             if attempts.may_have_left_something(error):
-                self.background.spawn(self._give_up(target, request_id))
+                self.background.spawn(self._give_up(target, request_id, attempts.asked))
             raise
 
-    async def _give_up(self, target: Target, request_id: str) -> None:
-        """Ends the wait of a request, and gives back what it may have got."""
-        try:
-            body = {**target.body, "request_id": request_id}
-            await self._anywhere("POST", target.path("release"), body, None, now() + RELEASE_TIMEOUT)
-        except QuorateError:
-            pass  # What a server was left with, it undoes when it sees that nobody waits for the answer.
+    async def _give_up(self, target: Target, request_id: str, asked: set[str]) -> None:
+        """Ends the wait of a request at each server that was asked, and gives back what it may have got."""
+        path, body, deadline = target.path("release"), {**target.body, "request_id": request_id}, now() + RELEASE_TIMEOUT
+
+        async def told(url: str) -> bool:
+            try:
+                await self.transport.send(url, "POST", path, body, timeout=RELEASE_TIMEOUT / 2)
+                return True
+            except QuorateError:
+                return False
+
+        if not any(await asyncio.gather(*(told(url) for url in asked))):
+            try:  # What a server granted that is gone, another one gives back.
+                await self._anywhere("POST", path, body, None, deadline)
+            except QuorateError:
+                pass  # What a server was left with, it undoes when it sees that nobody waits for the answer.
 
     async def release(self, held: Held) -> None:
         """Gives it back. That it was not held any more is a loss; that no server answers is none."""
@@ -206,6 +215,7 @@ class Attempts:
         self._deadline = deadline
         self._once = wait == 0
         self._count = 0
+        self.asked: set[str] = set()
         self._verdict_at = now()
         self._delay = 0.1
         # By server: the earliest moment of the next attempt, and whether the server asked for it.
@@ -226,6 +236,7 @@ class Attempts:
             body = {**self._body, "wait_ms": int(wait * 1000)}
             url, sent = self._core.servers.current, now()
             self._count += 1
+            self.asked.add(url)
             try:
                 answer = await self._core.transport.send(url, "POST", self._path, body, timeout=limit)
                 if "lease_id" not in answer:
