@@ -40,16 +40,17 @@ func TestS10_AWaitInPiecesKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	name, proxy := newName(), newFault(t, urls(t)[0])
 	holder, first, second := newClient(t, proxy.URL), newClient(t, proxy.URL), newClient(t, proxy.URL)
-	first.piece.Store(int64(300 * time.Millisecond))
-	second.piece.Store(int64(300 * time.Millisecond))
+	first.piece.Store(int64(time.Second))
+	second.piece.Store(int64(time.Second))
 	held := mustLock(t, holder, name)
 	one := lockLater(first, name, Wait(20*time.Second))
 	until(t, "the first waits", func() bool { return observer(proxy.URL).waiters(t, name) >= 1 })
 	two := lockLater(second, name, Wait(20*time.Second))
 	until(t, "several pieces are over", func() bool {
 		count, _ := proxy.requests("/v1/locks/" + name + "/acquire")
-		return count >= 9
+		return count >= 6
 	})
+	until(t, "neither is between two pieces", func() bool { return observer(proxy.URL).waiters(t, name) == 2 })
 	must(t, held.Release())
 	lease := leaseOf(t, one)
 	if len(two) > 0 {

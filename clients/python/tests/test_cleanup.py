@@ -47,8 +47,8 @@ def test_s40_a_task_that_is_cancelled_at_any_moment_leaves_nothing_behind(
 
     async def main() -> None:
         async with quorate.AsyncClient(urls) as client:
-            for first in range(0, 200, 40):
-                await asyncio.gather(*(one(client, number) for number in range(first, first + 40)))
+            for first in range(0, 200, 10):
+                await asyncio.gather(*(one(client, number) for number in range(first, first + 10)))
 
     asyncio.run(main())
     all_free(observer, name)
@@ -66,7 +66,7 @@ def test_s40_a_wait_that_is_over_leaves_nothing_behind(
         except (quorate.NotAcquired, quorate.Unavailable):
             pass
 
-    with ThreadPoolExecutor(40) as pool:
+    with ThreadPoolExecutor(10) as pool:
         list(pool.map(work, range(200)))
     all_free(observer, name)
 

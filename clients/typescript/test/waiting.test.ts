@@ -14,13 +14,14 @@ describe("waiting and retries", { concurrency: 4 }, () => {
   test("S10: a wait in pieces keeps its place", async (t) => {
     if (await lacks(t, a(), "a place that outlives its request")) return;
     const [fault, name] = [await Fault.before(t, a()), unique()];
-    const [first, second] = [client(t, fault.url, { pieceMs: 300 }), client(t, fault.url, { pieceMs: 300 })];
+    const [first, second] = [client(t, fault.url, { pieceMs: 1_000 }), client(t, fault.url, { pieceMs: 1_000 })];
     const order: string[] = [];
     const holder = await client(t, a()).lock(name);
     const waiting = [first.lock(name, { waitMs: 20_000 }, () => void order.push("first"))];
     await until(async () => (await observer(a()).waiters(name)) === 1);
     waiting.push(second.lock(name, { waitMs: 20_000 }, () => void order.push("second")));
-    await until(() => (fault.requests.get(`/v1/locks/${name}/acquire`) ?? 0) >= 9);
+    await until(() => (fault.requests.get(`/v1/locks/${name}/acquire`) ?? 0) >= 6, 30_000);
+    await until(async () => (await observer(a()).waiters(name)) === 2); // and not between two pieces
     await holder.release();
     await Promise.all(waiting);
     assert.deepEqual(order, ["first", "second"]);
