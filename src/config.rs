@@ -19,7 +19,7 @@ use std::time::Duration;
 pub use self::file::commented_file;
 pub use self::settings::Settings;
 pub use self::values::{Listen, LogFormat, RedisUrl, Secret, Span, Switch};
-use crate::domain::{Name, TTL_MS_MAX};
+use crate::domain::{Name, TTL_MS_MAX, password_of};
 
 /// What the environment variables of all settings begin with.
 pub const ENV_PREFIX: &str = "QUORATE_";
@@ -56,8 +56,12 @@ pub struct Config {
     pub redis: Vec<RedisUrl>,
     /// Embedded nodes; 0 but for `dev`.
     pub embedded_nodes: usize,
+    /// Holds the password of all nodes whose URL has none.
+    pub redis_password_file: Option<PathBuf>,
     /// Authorities for `rediss://`.
     pub redis_ca: Option<PathBuf>,
+    /// Certificate and key to show to `rediss://`.
+    pub redis_identity: Option<(PathBuf, PathBuf)>,
     /// Time for a node's answer.
     pub node_timeout: Duration,
     /// Time for connecting to a node.
@@ -171,6 +175,14 @@ impl Config {
                 None
             }
         };
+        let redis_identity = match (settings.redis_cert, settings.redis_key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => {
+                wrong.push("redis_cert and redis_key: each needs the other".to_owned());
+                None
+            }
+        };
         let otlp_endpoint = settings.otlp_endpoint.and_then(|text| match traces_url(&text) {
             Ok(url) => Some(url),
             Err(why) => {
@@ -182,7 +194,9 @@ impl Config {
             listen: settings.listen.0,
             redis,
             embedded_nodes,
+            redis_password_file: settings.redis_password_file,
             redis_ca: settings.redis_ca,
+            redis_identity,
             node_timeout: settings.node_timeout.0,
             connect_timeout: settings.connect_timeout.0,
             key_prefix: settings.key_prefix,
@@ -334,7 +348,7 @@ fn traces_url(text: &str) -> Result<url::Url, String> {
     Ok(url)
 }
 
-/// The nodes from the list or from the file of nodes, passwords filled in. Not from both: one may be left over
+/// The nodes from the list or from the file of nodes. Not from both: one may be left over
 /// in the environment, and the nodes of two deployments would become one.
 fn nodes_of(settings: &Settings) -> Result<Vec<RedisUrl>, ConfigError> {
     let mut nodes: Vec<RedisUrl> = Vec::new();
@@ -360,13 +374,10 @@ fn nodes_of(settings: &Settings) -> Result<Vec<RedisUrl>, ConfigError> {
         }
     }
     if let Some(path) = &settings.redis_password_file {
-        let text = read(path)?;
-        // Editors end files with a newline; no password does.
-        let password = text.trim_end_matches(['\r', '\n']);
-        if password.is_empty() {
+        // It is read again with every connection; here only to say at once that it cannot be.
+        if password_of(&read(path)?).is_none() {
             return Err(ConfigError::Value(format!("redis_password_file: {} is empty", path.display())));
         }
-        nodes = nodes.into_iter().map(|node| node.with_default_password(password)).collect();
     }
     Ok(nodes)
 }

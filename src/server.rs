@@ -104,7 +104,9 @@ fn engine(config: &Config) -> Result<Arc<Engine>, StartError> {
         let options = RedisOptions {
             node_timeout: config.node_timeout,
             connect_timeout: config.connect_timeout,
+            password_file: config.redis_password_file.clone(),
             ca_file: config.redis_ca.clone(),
+            identity_files: config.redis_identity.clone(),
             ..RedisOptions::default()
         };
         let node = RedisNode::new(url.expose(), options)

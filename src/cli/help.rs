@@ -52,7 +52,8 @@ pub(super) fn command() -> clap::Command {
 pub(super) const SHORTEST_TTL: &str = "100ms";
 
 /// Settings that name nodes.
-const OF_NODES: [&str; 4] = ["redis", "redis_file", "redis_password_file", "redis_ca"];
+const OF_NODES: [&str; 6] =
+    ["redis", "redis_file", "redis_password_file", "redis_ca", "redis_cert", "redis_key"];
 
 /// What else marking them heeds.
 const OF_INIT: [&str; 7] =

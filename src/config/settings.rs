@@ -35,7 +35,7 @@ pub struct Settings {
     #[serde(default, deserialize_with = "optional")]
     pub redis_file: Option<PathBuf>,
 
-    /// File with the password for all node URLs that have none
+    /// File with the password for all node URLs that have none; read again with every connection
     #[arg(long, value_name = "FILE", help_heading = "Nodes")]
     #[serde(default, deserialize_with = "optional")]
     pub redis_password_file: Option<PathBuf>,
@@ -44,6 +44,16 @@ pub struct Settings {
     #[arg(long, value_name = "FILE", help_heading = "Nodes")]
     #[serde(default, deserialize_with = "optional")]
     pub redis_ca: Option<PathBuf>,
+
+    /// Certificate (PEM) to show to rediss:// nodes that ask for one
+    #[arg(long, value_name = "FILE", help_heading = "Nodes")]
+    #[serde(default, deserialize_with = "optional")]
+    pub redis_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of --redis-cert
+    #[arg(long, value_name = "FILE", help_heading = "Nodes")]
+    #[serde(default, deserialize_with = "optional")]
+    pub redis_key: Option<PathBuf>,
 
     /// How long a node may take to answer before it counts as abstaining
     #[arg(long, default_value = "500ms", value_name = "DURATION", help_heading = "Nodes")]
@@ -243,8 +253,9 @@ impl Settings {
 
     /// Whether something is said of Redis nodes.
     pub fn names_nodes(&self) -> bool {
-        let Self { redis, redis_file, redis_password_file, redis_ca, .. } = self;
-        !redis.is_empty() || [redis_file, redis_password_file, redis_ca].into_iter().any(Option::is_some)
+        let Self { redis, redis_file, redis_password_file, redis_ca, redis_cert, redis_key, .. } = self;
+        let files = [redis_file, redis_password_file, redis_ca, redis_cert, redis_key];
+        !redis.is_empty() || files.into_iter().any(Option::is_some)
     }
 
     /// The names of all settings, as in the file.

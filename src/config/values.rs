@@ -148,24 +148,6 @@ impl RedisUrl {
     pub fn is_encrypted(&self) -> bool {
         self.0.scheme() == "rediss"
     }
-
-    /// The same with `password` where it has none.
-    #[must_use]
-    pub fn with_default_password(mut self, password: &str) -> Self {
-        let of_socket = self.0.scheme() == "unix";
-        let has_one = match of_socket {
-            true => self.0.query_pairs().any(|(key, _)| key == "pass"),
-            false => self.0.password().is_some(),
-        };
-        if !has_one && of_socket {
-            self.0.query_pairs_mut().append_pair("pass", password);
-        } else if !has_one {
-            // Fails only for URLs without a host, which `from_str` refuses.
-            // A percent sign would pass for the beginning of something encoded.
-            let _ = self.0.set_password(Some(&password.replace('%', "%25")));
-        }
-        self
-    }
 }
 
 /// Redis counts its databases by such a number, and has sixteen of them unless told otherwise.

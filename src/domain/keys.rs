@@ -14,6 +14,7 @@ pub struct Keys {
     lock: Box<str>,
     election: Box<str>,
     semaphore: Box<str>,
+    trial: Box<str>,
     register: Arc<[Box<str>; 5]>,
 }
 
@@ -27,6 +28,8 @@ impl Keys {
             lock: below("lock:"),
             election: below("election:"),
             semaphore: below("semaphore:"),
+            // No semaphore can be called so. One for each server: nothing but its own trials is in the way.
+            trial: format!("{prefix}:semaphore:./{:016x}", rand::random::<u64>()).into(),
             register: Arc::new(["node", "membership", "classes", "addresses", "looks"].map(below)),
         }
     }
@@ -34,6 +37,11 @@ impl Keys {
     /// The marker of the node.
     pub fn marker(&self) -> &str {
         &self.marker
+    }
+
+    /// The semaphore on which a node is tried.
+    pub fn trial(&self) -> &str {
+        &self.trial
     }
 
     /// What else is stored of the membership: the marker of the version before, the register, the classes of leases,

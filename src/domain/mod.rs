@@ -62,6 +62,11 @@ pub(crate) fn of_connecting(cause: &str) -> String {
     )
 }
 
+/// The password in a file's text. Editors end files with a newline; no password does.
+pub(crate) fn password_of(text: &str) -> Option<&str> {
+    Some(text.trim_end_matches(['\r', '\n'])).filter(|password| !password.is_empty())
+}
+
 /// A digest of these texts that depends neither on their order nor on who computes it.
 pub(crate) fn digest_of_set<'a>(texts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     let mut texts: Vec<&str> = texts.into_iter().collect();

@@ -59,6 +59,11 @@ pub trait Node: Send + Sync + 'static {
     /// Address without password, for people.
     fn address(&self) -> &str;
 
+    /// Whether it may lack what scripts need: rights, or keys of several slots.
+    fn is_to_be_tried(&self) -> bool {
+        false
+    }
+
     /// Connections open now: (in use by calls, in use by hints).
     fn connections(&self) -> (usize, usize) {
         (1, 0)

@@ -399,7 +399,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(!api.engine.available());
         let reason = api.engine.nodes().swap_remove(0).reason;
-        assert_eq!(reason.as_deref(), Some("this server's clock is more than 60 s ahead of the node's"));
+        assert_eq!(reason.as_deref(), Some("its clock is more than 60 s behind this server's"));
         server.set_skew_us(0);
         assert!(matches!(api.round().await, Round::Granted(_)));
         tokio::time::sleep(Duration::from_secs(2)).await;

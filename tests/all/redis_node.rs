@@ -832,9 +832,11 @@ async fn the_password_never_shows() {
     assert!(in_time(good.subscribe("a".into())).await.is_ok());
     shown.push(format!("{} {good:?}", good.address()));
 
-    let with = RedisOptions { password_override: Some(WRONG.into()), ..options() };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{WRONG}\n")).unwrap();
+    let with = RedisOptions { password_file: Some(file.path().to_owned()), ..options() };
     shown.push(format!("{with:?}"));
-    let bad = RedisNode::new(&url, with).unwrap();
+    let bad = RedisNode::new(&server.url(), with).unwrap();
     let told = |answer: &Result<Answer, NodeError>| match answer {
         Err(error) => error.to_string().contains("WRONGPASS"),
         Ok(_) => false,
@@ -945,6 +947,23 @@ async fn tls_is_spoken_with_the_certificates_that_are_named() {
     .await;
     let missing = RedisOptions { ca_file: Some(path("missing.pem").into()), ..options() };
     assert!(RedisNode::new(&url, missing).unwrap_err().to_string().contains("missing.pem"));
+
+    // From now on the node wants to see a certificate too.
+    let _: () = server.run(&["CONFIG", "SET", "tls-auth-clients", "yes"]).await.unwrap();
+    let trusting = RedisOptions { ca_file: Some(path("cert.pem").into()), ..options() };
+    let node = RedisNode::new(&url, trusting.clone()).unwrap();
+    until(
+        "a node that asks for a certificate says so",
+        async || ask(&node, status()).await,
+        |answer| matches!(answer, Err(error) if error.to_string().contains("asks for a certificate")),
+    )
+    .await;
+    let identity_files = Some((path("cert.pem").into(), path("key.pem").into()));
+    let node = RedisNode::new(&url, RedisOptions { identity_files, ..trusting.clone() }).unwrap();
+    until_up(&node).await;
+    let identity_files = Some((path("cert.pem").into(), path("missing.pem").into()));
+    let missing = RedisNode::new(&url, RedisOptions { identity_files, ..trusting });
+    assert!(missing.unwrap_err().to_string().contains("missing.pem"));
     drop(server);
     std::fs::remove_dir_all(folder).unwrap();
 }

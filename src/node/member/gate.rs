@@ -67,6 +67,11 @@ impl Member {
         }
     }
 
+    pub(super) fn marker(&self, expected: &Arc<str>, votes: bool) -> Arc<Marker> {
+        let (keys, expected) = (self.keys.clone(), Arc::clone(expected));
+        Arc::new(Marker { keys, expected, votes, bounds: self.bounds })
+    }
+
     /// False where it is said to vote, and has failed since that was looked at.
     pub(super) fn stand(&self, standing: Standing, generation: u64) -> bool {
         let mut current = self.standing.lock();
@@ -78,20 +83,16 @@ impl Member {
         if *current == standing && !is_of_another {
             return true;
         }
-        let marker = |expected: &Arc<str>, votes| {
-            let (keys, expected) = (self.keys.clone(), Arc::clone(expected));
-            Arc::new(Marker { keys, expected, votes, bounds: self.bounds })
-        };
         let gate = match &standing {
             Standing::Voting(expected) => {
                 self.stepped.store(false, Ordering::Release);
-                Gate::Open(marker(expected, true), generation)
+                Gate::Open(self.marker(expected, true), generation)
             }
             Standing::Quarantined { marker: Some(seen), reason, .. } if **reason == *CLOSED => {
-                Gate::Closed(marker(seen, false), generation)
+                Gate::Closed(self.marker(seen, false), generation)
             }
             Standing::Quarantined { marker: seen, .. } => {
-                Gate::Shut(NodeError::Quarantined, seen.as_ref().map(|seen| marker(seen, false)))
+                Gate::Shut(NodeError::Quarantined, seen.as_ref().map(|seen| self.marker(seen, false)))
             }
             Standing::Down => Gate::Shut(NodeError::Down, None),
             Standing::Refused(why) => Gate::Shut(NodeError::Refused(Arc::clone(why)), None),

@@ -47,7 +47,7 @@ impl Member {
             self.failed.store(false, Ordering::Release);
             let seen = self.look().await;
             let now = self.clock.now();
-            let (verdict, generation) = {
+            let (mut verdict, generation) = {
                 let mut board = self.board.lock();
                 let trouble = match seen {
                     Ok((identity, status)) => {
@@ -74,6 +74,16 @@ impl Member {
                 }
                 (verdict, board.generation())
             };
+            if let Standing::Voting(expected) = &verdict.standing
+                && self.node.is_to_be_tried()
+                && let Err(why) = self.try_out(self.marker(expected, true)).await
+            {
+                match why {
+                    NodeError::Redis(why) => verdict.standing = Standing::Refused(why),
+                    // It says nothing of what the node can do.
+                    _ => return,
+                }
+            }
             if !self.stand(verdict.standing, generation) {
                 return;
             }
@@ -144,7 +154,7 @@ impl Member {
         self.hinder(match &status.error {
             Some(error) => Some(format!("takes no writes: {error}")),
             None if self.refused_token.load(Ordering::Relaxed) => Some(format!(
-                "this server's clock is more than {} s ahead of the node's",
+                "its clock is more than {} s behind this server's",
                 self.bounds.clock_bound_ms / 1000
             )),
             None => None,

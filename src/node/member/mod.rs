@@ -8,6 +8,7 @@
 mod debts;
 mod gate;
 mod keeper;
+mod trial;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -2,9 +2,10 @@
 
 use bb8_redis::redis::aio::MultiplexedConnection;
 use bb8_redis::redis::{self, Cmd, Pipeline};
+use tokio::time::Instant;
 
 use super::run;
-use super::target::{ConnectError, RawConnection, Target};
+use super::target::{ConnectError, RawConnection, Target, in_time};
 use crate::node::{Identity, NodeError, Script, Value};
 
 /// A command, and what becomes of its reply.
@@ -22,25 +23,25 @@ pub(super) async fn connect(
     target: &Target,
     in_flight: usize,
 ) -> Result<(RawConnection, Identity), ConnectError> {
-    let connecting = async {
-        let mut raw = target.connect(in_flight).await?;
+    let deadline = Instant::now() + target.connect_timeout;
+    let mut raw = target.connect(in_flight, deadline).await?;
+    let greeting = async {
         let RawConnection { commands, io, .. } = &mut raw;
         let identity = tokio::select! {
             biased;
             identity = greet(commands, target) => identity?,
             // The crate keeps to itself which of the two it was.
-            () = io => return Err(ConnectError::new("closed before it answered, or a protocol error")),
+            () = io => return Err(ConnectError::new(target.of_silence())),
         };
-        Ok((raw, identity))
+        Ok(identity)
     };
-    tokio::time::timeout(target.connect_timeout, connecting)
-        .await
-        .unwrap_or_else(|_| Err(ConnectError::new("the node did not answer in time")))
+    let identity = in_time(deadline, greeting).await?;
+    Ok((raw, identity))
 }
 
 async fn greet(commands: &mut MultiplexedConnection, target: &Target) -> Result<Identity, ConnectError> {
     let mut steps: Vec<(Step, Cmd)> = Vec::new();
-    if let Some(password) = &target.password {
+    if let Some(password) = target.password().await? {
         let mut auth = redis::cmd("AUTH");
         auth.arg(target.username.as_ref()).arg(password);
         steps.push((Step::Must("AUTH"), auth));
@@ -139,6 +140,13 @@ fn read_identity(info: &str) -> Result<Identity, String> {
         Some(version) => format!("valkey {version}"),
         None => field("redis_version")?,
     };
+    match maybe("redis_mode").as_deref() {
+        Some("cluster") => {
+            return Err("runs in cluster mode, where a script may not use keys of several slots".into());
+        }
+        Some("sentinel") => return Err("is a Sentinel, not a Redis server".into()),
+        _ => {}
+    }
     Ok(Identity {
         run_id: field("run_id")?,
         role: field("role")?,
@@ -160,6 +168,14 @@ mod tests {
             let error = read_identity(&INFO.replace(field, "other")).unwrap_err();
             assert_eq!(error, format!("INFO has no {field}"));
         }
+    }
+
+    #[test]
+    fn what_is_no_plain_server_is_called_what_it_is() {
+        let of_mode = |mode: &str| read_identity(&format!("redis_mode:{mode}\r\n{INFO}"));
+        assert!(of_mode("standalone").is_ok());
+        assert!(of_mode("cluster").unwrap_err().contains("cluster mode"));
+        assert!(of_mode("sentinel").unwrap_err().contains("Sentinel"));
     }
 
     #[test]

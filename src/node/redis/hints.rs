@@ -25,7 +25,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::target::{Backoff, ConnectError, Target};
+use super::target::{Backoff, ConnectError, Target, in_time};
 use crate::node::{HintSink, NodeError};
 
 /// Channels in one `SUBSCRIBE`.
@@ -231,15 +231,16 @@ impl Work {
     }
 
     async fn connect(&self) -> Result<HintConnection, ConnectError> {
+        let deadline = Instant::now() + self.target.connect_timeout;
         let connecting = async {
-            let (stream, _) = self.target.open().await?;
+            let (stream, _) = self.target.open(deadline).await?;
             let mut info = RedisConnectionInfo::default()
                 .set_protocol(ProtocolVersion::RESP3)
                 .set_lib_name("quorate", env!("CARGO_PKG_VERSION"));
             if let Some(username) = &self.target.username {
                 info = info.set_username(username);
             }
-            if let Some(password) = &self.target.password {
+            if let Some(password) = self.target.password().await? {
                 info = info.set_password(password);
             }
             let gone = Arc::new(Notify::new());
@@ -252,10 +253,7 @@ impl Work {
                 .map_err(|error| ConnectError(error.to_string().into()))?;
             Ok(HintConnection { connection, gone, reader: tokio::spawn(reader) })
         };
-        match tokio::time::timeout(self.target.connect_timeout, connecting).await {
-            Ok(result) => result,
-            Err(_) => Err(ConnectError("the node did not answer in time".into())),
-        }
+        in_time(deadline, connecting).await
     }
 
     /// Locks go on without hints, but waiters learn of a release late, and nothing else says so.

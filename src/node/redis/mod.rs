@@ -39,16 +39,16 @@ pub struct RedisOptions {
     pub connect_timeout: Duration,
     /// Calls without an answer, waiting or sent, beyond which there is no more room. Default 16,384.
     pub queue_len: usize,
-    /// Instead of the user in the URL.
-    pub username_override: Option<String>,
-    /// Instead of the password in the URL, for one that comes from a file or the environment.
-    pub password_override: Option<String>,
+    /// Holds the password where the URL has none. Read for every connection, so that a new one takes effect.
+    pub password_file: Option<PathBuf>,
     /// How often the connection for hints is asked whether it is alive. Default 1 s.
     pub hints_ping_every: Duration,
     /// How long it stays open without subscriptions. Default 10 s.
     pub hints_idle: Duration,
     /// Certificates (PEM) to trust for `rediss://`, instead of the system's.
     pub ca_file: Option<PathBuf>,
+    /// Certificate and key (PEM) to show to a `rediss://` node that asks for one.
+    pub identity_files: Option<(PathBuf, PathBuf)>,
 }
 
 impl Default for RedisOptions {
@@ -59,9 +59,9 @@ impl Default for RedisOptions {
             queue_len: 16_384,
             hints_ping_every: Duration::from_secs(1),
             hints_idle: Duration::from_secs(10),
-            username_override: None,
-            password_override: None,
+            password_file: None,
             ca_file: None,
+            identity_files: None,
         }
     }
 }
@@ -94,9 +94,9 @@ impl fmt::Debug for RedisOptions {
             .field("queue_len", &self.queue_len)
             .field("hints_ping_every", &self.hints_ping_every)
             .field("hints_idle", &self.hints_idle)
-            .field("username_override", &self.username_override)
-            .field("password_override", &self.password_override.as_ref().map(|_| "…"))
+            .field("password_file", &self.password_file)
             .field("ca_file", &self.ca_file)
+            .field("identity_files", &self.identity_files)
             .finish()
     }
 }
@@ -176,6 +176,10 @@ impl Node for RedisNode {
 
     fn address(&self) -> &str {
         &self.address
+    }
+
+    fn is_to_be_tried(&self) -> bool {
+        true
     }
 
     fn connections(&self) -> (usize, usize) {

@@ -1,8 +1,9 @@
 //! Where a node is, how to get in, and the making of a connection.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,30 +12,43 @@ use bb8_redis::redis::aio::MultiplexedConnection;
 use bb8_redis::redis::{
     AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
 };
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use super::{ConfigError, RedisOptions};
-use crate::domain::of_connecting;
+use crate::domain::{of_connecting, password_of};
 
 /// Where a node is and how to get in.
 pub(super) struct Target {
     place: Place,
     pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
+    password: Option<String>,
+    password_file: Option<PathBuf>,
     pub(super) database: i64,
     pub(super) connect_timeout: Duration,
 }
 
 enum Place {
-    Tcp { host: String, port: u16 },
-    Tls { host: String, port: u16, name: ServerName<'static>, connector: TlsConnector },
+    Tcp {
+        host: String,
+        port: u16,
+    },
+    Tls {
+        host: String,
+        port: u16,
+        name: ServerName<'static>,
+        connector: TlsConnector,
+        shows_certificate: bool,
+    },
     Unix(PathBuf),
 }
 
@@ -112,17 +126,40 @@ impl Target {
                 name: ServerName::try_from(host.clone())
                     .map_err(|_| ConfigError("the host is not a name that a certificate can have".into()))?,
                 connector: tls_connector(options)?,
+                shows_certificate: options.identity_files.is_some(),
             },
             _ => return Err(ConfigError("an address of an unknown kind".into())),
         };
         let settings = info.redis_settings();
         Ok(Self {
             place,
-            username: options.username_override.clone().or_else(|| settings.username().map(str::to_owned)),
-            password: options.password_override.clone().or_else(|| settings.password().map(str::to_owned)),
+            username: settings.username().map(str::to_owned),
+            password: settings.password().map(str::to_owned),
+            password_file: options.password_file.clone(),
             database: settings.db(),
             connect_timeout: options.connect_timeout,
         })
+    }
+
+    /// The password of now.
+    pub(super) async fn password(&self) -> Result<Option<String>, ConnectError> {
+        let Some(path) = self.password_file.as_ref().filter(|_| self.password.is_none()) else {
+            return Ok(self.password.clone());
+        };
+        let read = tokio::fs::read_to_string(path).await.map_err(|error| error.to_string());
+        let password = read.and_then(|text| password_of(&text).map(str::to_owned).ok_or("empty".to_owned()));
+        password.map(Some).map_err(|why| ConnectError::new(format!("{}: {why}", path.display())))
+    }
+
+    /// Why a node may have closed what was just opened.
+    pub(super) fn of_silence(&self) -> &'static str {
+        match self.place {
+            // With TLS 1.3 a client learns of it only when it reads.
+            Place::Tls { shows_certificate: false, .. } => {
+                "closed before it answered, or a protocol error; perhaps it asks for a certificate (redis_cert)"
+            }
+            _ => "closed before it answered, or a protocol error",
+        }
     }
 
     /// For people: the URL without user and password.
@@ -137,18 +174,19 @@ impl Target {
         format!("{scheme}://{open}{host}{close}:{port}{database}")
     }
 
-    /// Opens the socket, without a limit of time.
-    pub(super) async fn open(&self) -> Result<(Box<dyn Socket>, Unread), ConnectError> {
+    /// Opens the socket.
+    pub(super) async fn open(&self, deadline: Instant) -> Result<(Box<dyn Socket>, Unread), ConnectError> {
         Ok(match &self.place {
             Place::Tcp { host, port } => {
-                let tcp = open_tcp(host, *port).await?;
+                let tcp = self.open_tcp(host, *port, deadline).await?;
                 let unread = Unread(tcp.as_fd().try_clone_to_owned()?);
                 (Box::new(tcp), unread)
             }
-            Place::Tls { host, port, name, connector } => {
-                let tcp = open_tcp(host, *port).await?;
+            Place::Tls { host, port, name, connector, .. } => {
+                let tcp = self.open_tcp(host, *port, deadline).await?;
                 let unread = Unread(tcp.as_fd().try_clone_to_owned()?);
-                (Box::new(connector.connect(name.clone(), tcp).await?), unread)
+                let greeted = async { Ok(connector.connect(name.clone(), tcp).await?) };
+                (Box::new(in_time(deadline, greeted).await?), unread)
             }
             Place::Unix(path) => {
                 let unix = UnixStream::connect(path).await?;
@@ -160,8 +198,12 @@ impl Target {
 
     /// Opens a connection of the redis crate. It sends nothing by itself, so that a refusal
     /// keeps the words of the node, and holds `in_flight` commands before a sender has to wait.
-    pub(super) async fn connect(&self, in_flight: usize) -> Result<RawConnection, ConnectError> {
-        let (socket, unread) = self.open().await?;
+    pub(super) async fn connect(
+        &self,
+        in_flight: usize,
+        deadline: Instant,
+    ) -> Result<RawConnection, ConnectError> {
+        let (socket, unread) = self.open(deadline).await?;
         let info = RedisConnectionInfo::default().set_skip_set_lib_name();
         let config =
             AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(in_flight);
@@ -170,30 +212,95 @@ impl Target {
     }
 }
 
-async fn open_tcp(host: &str, port: u16) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect((host, port)).await?;
-    // A run is one write: nothing is gained by holding the last segment of it back.
-    stream.set_nodelay(true)?;
-    // For a connection without traffic; one with traffic is judged by its answers.
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(3))
-        .with_retries(3);
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-    Ok(stream)
+/// What is not there by then is an error that says so.
+pub(super) async fn in_time<T>(
+    deadline: Instant,
+    work: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, ConnectError> {
+    let late = || Err(ConnectError::new("the node did not answer in time"));
+    tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late())
+}
+
+/// What an address gets before the next one is tried beside it (RFC 8305).
+const HEAD_START: Duration = Duration::from_millis(100);
+
+impl Target {
+    /// Connects to whichever address of the name answers first. The reason tells what became of each.
+    async fn open_tcp(&self, host: &str, port: u16, deadline: Instant) -> Result<TcpStream, ConnectError> {
+        let found = in_time(deadline, async { Ok(tokio::net::lookup_host((host, port)).await?.collect()) });
+        let mut addresses = interleaved(found.await?).into_iter();
+        let connect = async |address: SocketAddr| (address, TcpStream::connect(address).await);
+        let (mut tried, mut attempts) = (Vec::new(), FuturesUnordered::new());
+        let stream = loop {
+            if let Some(address) = addresses.next() {
+                tried.push((address, "no answer in time".to_owned()));
+                attempts.push(connect(address));
+            }
+            if attempts.is_empty() {
+                return Err(of_attempts(host, &tried));
+            }
+            tokio::select! {
+                biased;
+                Some((address, outcome)) = attempts.next() => match outcome {
+                    Ok(stream) => break stream,
+                    Err(error) => {
+                        let its_own = tried.iter_mut().filter(|(of, _)| *of == address);
+                        its_own.for_each(|(_, why)| *why = error.to_string());
+                    }
+                },
+                () = tokio::time::sleep(HEAD_START), if addresses.len() > 0 => {}
+                () = tokio::time::sleep_until(deadline) => return Err(of_attempts(host, &tried)),
+            }
+        };
+        // A run is one write: nothing is gained by holding the last segment of it back.
+        stream.set_nodelay(true)?;
+        // For a connection without traffic; one with traffic is judged by its answers.
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(10))
+            .with_interval(Duration::from_secs(3))
+            .with_retries(3);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        Ok(stream)
+    }
+}
+
+/// The families in turn, the first address first: one of them may lead nowhere.
+fn interleaved(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let is_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|a| a.is_ipv6() == is_first);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut all = Vec::new();
+    loop {
+        let before = all.len();
+        all.extend(first.next());
+        all.extend(second.next());
+        if all.len() == before {
+            return all;
+        }
+    }
+}
+
+fn of_attempts(host: &str, tried: &[(SocketAddr, String)]) -> ConnectError {
+    match tried {
+        [] => ConnectError::new("the name has no address"),
+        // The URL says which one.
+        [(address, why)] if address.ip().to_string() == host => ConnectError::new(why.as_str()),
+        _ => {
+            let each: Vec<String> = tried.iter().map(|(address, why)| format!("{address}: {why}")).collect();
+            ConnectError::new(each.join("; "))
+        }
+    }
 }
 
 fn tls_connector(options: &RedisOptions) -> Result<TlsConnector, ConfigError> {
     let mut roots = RootCertStore::empty();
     match &options.ca_file {
         Some(path) => {
-            let error = |error: &dyn fmt::Display| ConfigError(format!("{}: {error}", path.display()));
-            let certificates = CertificateDer::pem_file_iter(path).map_err(|e| error(&e))?;
-            for certificate in certificates {
-                roots.add(certificate.map_err(|e| error(&e))?).map_err(|e| error(&e))?;
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| of_file(path, &error))?;
             }
             if roots.is_empty() {
-                return Err(error(&"no certificate in it"));
+                return Err(of_file(path, &"no certificate in it"));
             }
         }
         None => {
@@ -204,9 +311,25 @@ fn tls_connector(options: &RedisOptions) -> Result<TlsConnector, ConfigError> {
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| ConfigError(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match &options.identity_files {
+        Some((cert, key)) => {
+            let private = PrivateKeyDer::from_pem_file(key).map_err(|error| of_file(key, &error))?;
+            let shown = config.with_client_auth_cert(certificates(cert)?, private);
+            shown.map_err(|error| of_file(cert, &error))?
+        }
+        None => config.with_no_client_auth(),
+    };
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn of_file(path: &Path, error: &dyn fmt::Display) -> ConfigError {
+    ConfigError(format!("{}: {error}", path.display()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    read.map_err(|error| of_file(path, &error))
 }
 
 /// How long to wait before connecting again: at once, then 50 ms up to 250 ms, so that a node
@@ -234,5 +357,32 @@ impl Backoff {
         let pause = Self::FIRST * 2_u32.pow(self.failures.min(8));
         self.failures += 1;
         tokio::time::sleep(pause.min(Self::LAST)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_families_of_addresses_take_turns() {
+        let given = addresses(&["[::1]:1", "[::2]:1", "127.0.0.1:1", "[::3]:1"]);
+        let turns = addresses(&["[::1]:1", "127.0.0.1:1", "[::2]:1", "[::3]:1"]);
+        assert_eq!(interleaved(given), turns);
+    }
+
+    #[test]
+    fn the_reason_tells_what_became_of_each_address() {
+        let tried = |texts: &[&str]| -> Vec<_> {
+            addresses(texts).into_iter().map(|address| (address, "refused".to_owned())).collect()
+        };
+        assert_eq!(of_attempts("127.0.0.1", &tried(&["127.0.0.1:1"])).to_string(), "refused");
+        assert_eq!(of_attempts("node", &tried(&["127.0.0.1:1"])).to_string(), "127.0.0.1:1: refused");
+        let both = of_attempts("node", &tried(&["[::1]:1", "127.0.0.1:1"])).to_string();
+        assert_eq!(both, "[::1]:1: refused; 127.0.0.1:1: refused");
     }
 }

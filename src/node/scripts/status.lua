@@ -18,6 +18,7 @@ if marker ~= '' then
   try('SET', KEYS[1], '', 'PXAT', '9999999999999', 'NX')
   try('MGET', KEYS[1] .. ':')
   try('DEL', KEYS[1] .. ':')
+  try('ZREM', KEYS[1] .. ':', '')
 else
   marker = text(KEYS[2])
   if string.find(marker, ' upgraded 0 0', 1, true) then marker = '' end
@@ -33,8 +34,8 @@ end
 -- Nothing is written to what is no member of the caller's deployment.
 local looks, known = tonumber(text(KEYS[6])) or 0, text(KEYS[5])
 if ARGV[3] ~= '' then
-  looks = looks + 1
-  redis.pcall('SET', KEYS[6], string.format('%.0f', looks))
+  -- One that could not be stored must not be told: the next would seem to go back.
+  if not redis.pcall('SET', KEYS[6], string.format('%.0f', looks + 1)).err then looks = looks + 1 end
   local before = known
   for pair in string.gmatch(ARGV[3], '%S+') do
     if not string.find(known, pair .. ' ', 1, true) then known = pair .. ' ' .. string.sub(known, 1, 4000) end

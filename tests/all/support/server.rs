@@ -18,6 +18,11 @@ use super::redis::{leashed, signal};
 /// The program under test.
 pub const QUORATE: &str = env!("CARGO_BIN_EXE_quorate");
 
+/// The same, or a copy of it that later builds leave alone.
+fn program() -> String {
+    std::env::var("QUORATE_PROGRAM").unwrap_or_else(|_| QUORATE.to_owned())
+}
+
 /// How long starting, or ending, may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -84,7 +89,7 @@ pub fn libfaketime() -> Option<PathBuf> {
 
 /// A command line of the program with a clean environment.
 pub fn quorate() -> std::process::Command {
-    let mut command = leashed(QUORATE);
+    let mut command = leashed(&program());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("QUORATE_")) {
         command.env_remove(name);
     }
