@@ -5,8 +5,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::dev_server::DevServer;
@@ -185,8 +187,8 @@ echo $(($(date +%s) - began))
 #[test]
 fn a_stream_whose_client_vanishes_keeps_its_lease_for_about_twice_its_ttl() {
     let alone = || {
-        let mut command = leashed("unshare");
-        command.args(["--map-root-user", "--net", "bash", "-c"]);
+        let mut command = leashed("timeout");
+        command.args(["120", "unshare", "--map-root-user", "--net", "bash", "-c"]);
         command
     };
     let able = alone().arg("ip link set lo up && iptables -L && curl --version").output();
@@ -203,6 +205,23 @@ fn a_stream_whose_client_vanishes_keeps_its_lease_for_about_twice_its_ttl() {
     // It would be 30 without regard to the ttl.
     assert!(seconds < 15, "{seconds}");
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_that_waits_is_not_silent_for_a_third_of_its_ttl() {
+    let (api, name) = (Shared::nodes(1).api(), unique("silent"));
+    api.acquire(&name, json!({})).await.ok();
+    let body = json!({"ttl_ms": 3000, "wait_ms": 50_000}).to_string();
+    let headers = [("content-type", "application/json")];
+    let request = api.request("POST", &format!("/v1/locks/{name}/hold"), &headers, body.as_bytes());
+    let mut stream = TcpStream::connect(api.address()).await.unwrap();
+    stream.write_all(&request).await.unwrap();
+    let (began, mut read) = (Instant::now(), Vec::new());
+    while !String::from_utf8_lossy(&read).contains(": heartbeat") {
+        assert!(stream.read_buf(&mut read).await.unwrap() > 0, "{}", String::from_utf8_lossy(&read));
+    }
+    // Every 10 s where the ttl is long.
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
