@@ -21,8 +21,9 @@ pids=()
 finish() {
   local status=$? mount
   trap - EXIT INT TERM
-  ((${#pids[@]})) && kill "${pids[@]}" 2>/dev/null
-  wait 2>/dev/null
+  # Most have ended.
+  kill "${pids[@]}" 2>/dev/null || true
+  wait
   while read -r mount; do umount "$mount"; done < <(awk -v work="$work/" 'index($2, work) == 1 { print $2 }' /proc/mounts | sort -r)
   [[ ${QUORATE_KEEP-} ]] || rm -rf "$work"
   exit $status
