@@ -5,6 +5,7 @@ import uuid
 import schemathesis
 
 METADATA_BYTES_MAX = 1024
+TTL_MS_DEFAULT = 30_000
 
 
 @schemathesis.hook
@@ -15,6 +16,8 @@ def before_call(context, case, kwargs):
     # How two fields go together, and what several strings may have in all.
     if isinstance(fields.get("permits"), (int, float)):
         fields["permits"] = min(fields["permits"], fields["limit"])
+    if isinstance(fields.get("max_hold_ms"), (int, float)):
+        fields["max_hold_ms"] = max(fields["max_hold_ms"], fields.get("ttl_ms") or TTL_MS_DEFAULT)
     metadata = fields.get("metadata") or {}
     if sum(len((key + value).encode(errors="replace")) for key, value in metadata.items()) > METADATA_BYTES_MAX:
         del fields["metadata"]
@@ -26,5 +29,5 @@ def before_call(context, case, kwargs):
     if case.path.endswith(("/release", "/resign")) and "leases" not in fields:
         if isinstance(fields.get("lease_id"), str):
             fields.pop("request_id", None)
-        else:
-            fields.setdefault("request_id", "no-such-request")
+        elif not isinstance(fields.get("request_id"), str):
+            fields["request_id"] = "no-such-request"
