@@ -29,6 +29,7 @@ const SCHEMAS: &str = "#/components/schemas/";
         (name = "multilocks", description = "Several locks at once, all or nothing, under one lease."),
         (name = "semaphores", description = "Counting semaphores: at most `limit` permits held at a time."),
         (name = "elections", description = "Leader election: campaign, proclaim, resign, observe."),
+        (name = "leases", description = "Many leases of any kind in one request."),
         (name = "fencing", description = "Fencing tokens without a lease."),
         (name = "members", description = "The nodes that the deployment is made of."),
         (name = "service", description = "The server itself."),

@@ -15,6 +15,7 @@
 //! - `console`: the files of the web console
 
 mod auth;
+mod batches;
 mod caller;
 mod console;
 mod document;

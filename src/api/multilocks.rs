@@ -49,10 +49,10 @@ pub(super) fn show(names: Vec<Name>) -> impl Show<MultilockLease> {
 }
 
 /// Names as they came.
-type Names = Vec<Given<Name>>;
+pub(super) type Names = Vec<Given<Name>>;
 
 /// The items as the name in a path is; the derive macro can describe the array only.
-fn names_schema() -> Array {
+pub(super) fn names_schema() -> Array {
     let name = ObjectBuilder::new()
         .schema_type(Type::String)
         .min_length(Some(1))
@@ -68,7 +68,7 @@ fn names_schema() -> Array {
 }
 
 /// A rule for garde: as many names as may be, all different.
-fn distinct(names: &Names, _: &Limits) -> garde::Result {
+pub(super) fn distinct(names: &Names, _: &Limits) -> garde::Result {
     if !(NAMES_MIN..=NAMES_MAX).contains(&names.len()) {
         return Err(garde::Error::new(format!("must have {NAMES_MIN} to {NAMES_MAX} names")));
     }

@@ -376,6 +376,11 @@ impl Problem {
         if kind == Kind::InvalidRequest { Self::new(kind, kind.row().title) } else { Self::from(kind) }
     }
 
+    /// What happened in this case, for people.
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> Kind {
         self.0.of

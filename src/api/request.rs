@@ -2,6 +2,7 @@
 //! handler can forget to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
@@ -34,6 +35,11 @@ pub trait Asked: DeserializeOwned + Validate<Context = Limits> + Send {
     /// Where the request may say its id, which the header `Idempotency-Key` can say as well.
     fn request_id(&mut self) -> Option<&mut Option<Given<RequestId>>> {
         None
+    }
+
+    /// How long its body may be.
+    fn body_bytes_max(limits: &Limits) -> usize {
+        limits.body_bytes_max
     }
 
     /// Whether `key` may ask for this, beyond the name in the path.
@@ -80,7 +86,8 @@ impl<T: Asked> FromRequest<AppState> for Json<T> {
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         refuse_query(parts.uri.query())?;
-        let body = read_body(&parts.headers, body, &app.limits).await?;
+        let body =
+            read_body(&parts.headers, body, T::body_bytes_max(&app.limits), app.limits.body_timeout).await?;
         let mut asked = fields::from_json::<T>(&body)?;
         if let Some(in_body) = asked.request_id() {
             take_idempotency_key(&parts.headers, in_body)?;
@@ -150,25 +157,29 @@ fn take_idempotency_key(headers: &HeaderMap, in_body: &mut Option<Given<RequestI
 }
 
 /// The whole body, if it is JSON or empty, not too long, and in time.
-async fn read_body(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<Bytes, Problem> {
+async fn read_body(
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: usize,
+    patience: Duration,
+) -> Result<Bytes, Problem> {
     let announced = body.size_hint().lower();
     let mut chunks = body.into_data_stream();
     // tokio arms this timer only if the body has not arrived with the head.
-    let read =
-        match timeout(limits.body_timeout, collect(&mut chunks, announced, limits.body_bytes_max)).await {
-            Ok(read) => read?,
-            Err(_) => {
-                metrics().refused(Refusal::BodyTimeout);
-                return Err(Problem::broken_body());
-            }
-        };
+    let read = match timeout(patience, collect(&mut chunks, announced, bytes_max)).await {
+        Ok(read) => read?,
+        Err(_) => {
+            metrics().refused(Refusal::BodyTimeout);
+            return Err(Problem::broken_body());
+        }
+    };
     let Some(body) = read else {
         // A client that asked first waits for this answer. One that is still sending would see its connection
         // reset instead, so some of what it sends is read.
         if !headers.contains_key(EXPECT) && announced <= READ_PAST_MAX {
-            let _ = timeout(limits.body_timeout, read_past(chunks)).await;
+            let _ = timeout(patience, read_past(chunks)).await;
         }
-        return Err(Problem::payload_too_large(limits.body_bytes_max));
+        return Err(Problem::payload_too_large(bytes_max));
     };
     if body.is_empty() {
         return Ok(body);
@@ -240,8 +251,7 @@ mod tests {
         if let Some(content_type) = content_type {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
-        let limits = Limits { body_bytes_max: 16, ..Limits::default() };
-        read_body(&headers, body, &limits).await.map_err(|problem| problem.kind())
+        read_body(&headers, body, 16, Limits::default().body_timeout).await.map_err(|problem| problem.kind())
     }
 
     #[tokio::test]

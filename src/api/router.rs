@@ -23,7 +23,9 @@ use super::problem::{Kind, Problem};
 use super::request_id::{self, NewRequestId};
 use super::slots::Streams;
 use super::state::{App, AppState, Limits, Shared};
-use super::{console, document, elections, fencing, locks, members, multilocks, semaphores, service};
+use super::{
+    batches, console, document, elections, fencing, locks, members, multilocks, semaphores, service,
+};
 use crate::access::KeyRing;
 
 /// Every documented route. Those below `/v1` ask for a key, where keys are asked for.
@@ -50,6 +52,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(elections::get_leader))
         .routes(routes!(elections::observe_election))
         .routes(routes!(elections::hold_election))
+        .routes(routes!(batches::extend_leases))
+        .routes(routes!(batches::release_leases))
         .routes(routes!(fencing::issue_token))
         .routes(routes!(fencing::check_token))
         .routes(routes!(fencing::get_fence))

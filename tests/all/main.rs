@@ -14,6 +14,7 @@ mod semaphores;
 mod audit;
 mod auth;
 mod bad_input;
+mod batches;
 mod chaos;
 mod cli_run;
 mod cli_terminal;
