@@ -15,7 +15,7 @@ use super::leases::{TTL_MS_MIN, lease_answer, lease_example};
 use super::multilocks::{Names, distinct, names_schema};
 use super::problem::{FieldError, Problem};
 use super::request::{Answer, Asked, Json};
-use super::{Context, Limits};
+use super::state::{Context, Limits};
 use crate::access::Key;
 use crate::domain::{Invalid, LeaseHandle, Name, Value};
 use crate::service::{Held, Lease, Primitive};

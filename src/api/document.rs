@@ -455,6 +455,8 @@ mod tests {
             "issueToken",
             "checkToken",
             "getFence",
+            "extendLeases",
+            "releaseLeases",
             "listMembers",
             "addMember",
             "replaceMember",
