@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -14,7 +15,9 @@ import (
 )
 
 const (
+	// A request may name so many leases, and its body have 256 KiB.
 	mostAtOnce      = 500
+	mostBytes       = 200_000
 	shortestTimeout = 250 * time.Millisecond
 	// longestSleep: timers stand still in suspend, so the other clock is looked at no less often than this.
 	longestSleep = time.Second
@@ -123,7 +126,7 @@ func (k *keeper) renewDue(waiting []*Lease, at time.Duration) {
 		defer lease.mu.Unlock()
 		return lease.renewAt-lease.ttl/6 > at
 	})
-	for batch := range slices.Chunk(waiting, mostAtOnce) {
+	for batch := range batches(waiting) {
 		done := make(chan struct{})
 		for _, lease := range batch {
 			lease.mu.Lock()
@@ -131,6 +134,25 @@ func (k *keeper) renewDue(waiting []*Lease, at time.Duration) {
 			lease.mu.Unlock()
 		}
 		go k.renew(batch, done)
+	}
+}
+
+// batches yields as few requests as can be.
+func batches(leases []*Lease) iter.Seq[[]*Lease] {
+	return func(yield func([]*Lease) bool) {
+		for len(leases) > 0 {
+			count, bytes := 0, 0
+			for ; count < min(len(leases), mostAtOnce); count++ {
+				bytes += leases[count].target.entryBytes()
+				if count > 0 && bytes > mostBytes {
+					break
+				}
+			}
+			if !yield(leases[:count]) {
+				return
+			}
+			leases = leases[count:]
+		}
 	}
 }
 
@@ -159,7 +181,7 @@ func renewalTimeout(batch []*Lease) time.Duration {
 	return max(shortest, shortestTimeout)
 }
 
-// extendTogether returns false where the server does not know how.
+// extendTogether returns false where the server refuses the request as a whole: each lease may still be extended by itself.
 func (k *keeper) extendTogether(batch []*Lease) bool {
 	entries := make([]map[string]any, len(batch))
 	for i, lease := range batch {
@@ -174,14 +196,19 @@ func (k *keeper) extendTogether(batch []*Lease) bool {
 	sent, server := now(), k.servers.current()
 	body := map[string]any{"leases": entries}
 	err := k.transport.send(context.Background(), renewalTimeout(batch), server, "POST", "/v1/leases/extend", nil, body, &answer)
-	var refused *Refusal
-	if errors.As(err, &refused) {
-		switch refused.Code {
-		case "not_found", "method_not_allowed", "http_404", "http_405":
-			k.single.Store(true)
-			return false
+	var unavailable *UnavailableError
+	if err != nil && !errors.As(err, &unavailable) {
+		var refused *Refusal
+		if errors.As(err, &refused) {
+			switch refused.Code {
+			case "not_found", "method_not_allowed", "http_404", "http_405":
+				k.single.Store(true)
+			}
 		}
-		k.leave(server, err)
+		return false
+	}
+	if k.leave(server, err); err == nil && len(answer.Results) < len(batch) {
+		k.servers.leave(server)
 	}
 	for i, lease := range batch {
 		var problem api.Problem

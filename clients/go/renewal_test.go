@@ -2,6 +2,7 @@ package quorate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -294,10 +295,55 @@ func TestS29_TwoHundredLeasesAreRenewedTogether(t *testing.T) {
 
 func TestS29_ManyLeasesAreRenewedOneByOneWhereTheServerKnowsNoOtherWay(t *testing.T) {
 	t.Parallel()
+	if batches := renewedOneByOne(t, &api.Problem{Status: 404, Code: "not_found"}); batches != 1 {
+		t.Fatal(batches)
+	}
+}
+
+func TestS29_ManyLeasesAreRenewedOneByOneWhereTheyAreRefusedTogether(t *testing.T) {
+	t.Parallel()
+	if batches := renewedOneByOne(t, &api.Problem{Status: 413, Code: "payload_too_large"}); batches < 2 {
+		t.Fatal(batches)
+	}
+}
+
+func TestS29_ARenewalOfManyLeasesFitsInABody(t *testing.T) {
+	t.Parallel()
+	long, short := make([]string, 64), target{"lock", []string{"a"}}
+	for i := range long {
+		long[i] = fmt.Sprintf("%0200d", i)
+	}
+	var leases []*Lease
+	for range 100 {
+		leases = append(leases, &Lease{target: target{"multilock", long}})
+	}
+	for range 1_200 {
+		leases = append(leases, &Lease{target: short})
+	}
+	seen, requests := 0, 0
+	for batch := range batches(leases) {
+		var entries []map[string]any
+		for _, lease := range batch {
+			entries = append(entries, lease.target.entry(strings.Repeat("f", 46)))
+		}
+		body, err := json.Marshal(map[string]any{"leases": entries})
+		must(t, err)
+		if len(body) > 256<<10 || len(batch) > 500 {
+			t.Fatal(len(body), len(batch))
+		}
+		seen, requests = seen+len(batch), requests+1
+	}
+	if seen != len(leases) || requests > 12 {
+		t.Fatal(seen, requests)
+	}
+}
+
+// renewedOneByOne returns how often the extension of many was tried, which is refused, while five leases last.
+func renewedOneByOne(t *testing.T, refusal *api.Problem) int {
 	name, proxy := newName(), newFault(t, urls(t)[0])
 	proxy.before = func(path string) *api.Problem {
 		if path == "/v1/leases/extend" {
-			return &api.Problem{Status: 404, Code: "not_found"}
+			return refusal
 		}
 		return nil
 	}
@@ -310,13 +356,12 @@ func TestS29_ManyLeasesAreRenewedOneByOneWhereTheServerKnowsNoOtherWay(t *testin
 	for _, lease := range leases {
 		must(t, lease.Check())
 	}
-	if batches, _ := proxy.requests("/v1/leases/extend"); batches != 1 {
-		t.Fatal(batches)
-	}
+	batches, _ := proxy.requests("/v1/leases/extend")
 	must(t, client.Close())
 	if observer(urls(t)[0]).held(t, name+":0") {
 		t.Fatal("it is held after the client was closed")
 	}
+	return batches
 }
 
 func TestS30_ASlowServerCostsNoLease(t *testing.T) {

@@ -70,6 +70,15 @@ func (t target) entry(leaseID string) map[string]any {
 	return entry
 }
 
+// entryBytes returns no less than the length of the entry in a body: names are ASCII.
+func (t target) entryBytes() int {
+	bytes := 150
+	for _, name := range t.names {
+		bytes += len(name) + 3
+	}
+	return bytes
+}
+
 func (t target) String() string {
 	return t.primitive + " " + strings.Join(t.names, ", ")
 }

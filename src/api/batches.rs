@@ -7,6 +7,7 @@ use garde::Validate;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{Array, Type};
 
 use super::auth;
 use super::document::NodeProblems;
@@ -50,7 +51,7 @@ pub struct LeaseOfMany {
     name: Option<Given<Name>>,
     #[serde(default)]
     #[garde(dive, custom(distinct_if_any))]
-    #[schema(schema_with = names_schema, required = false)]
+    #[schema(schema_with = names_if_any, required = false)]
     names: Option<Names>,
     /// The secret of the lease.
     #[serde(default)]
@@ -61,6 +62,12 @@ pub struct LeaseOfMany {
     #[garde(dive, custom(within(TTL_MS_MIN..=limits.max_ttl_ms)))]
     #[schema(value_type = Option<u64>, minimum = 100, maximum = 300_000, example = 30_000)]
     ttl_ms: Option<Given<u64>>,
+}
+
+fn names_if_any() -> Array {
+    let mut names = names_schema();
+    names.schema_type = [Type::Array, Type::Null].into_iter().collect();
+    names
 }
 
 fn distinct_if_any(names: &Option<Names>, limits: &Limits) -> garde::Result {

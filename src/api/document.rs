@@ -378,6 +378,7 @@ problems! {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::batches::ManyLeases;
     use super::super::elections::{self, Campaign, Proclaim};
     use super::super::fencing::CheckToken;
     use super::super::fields;
@@ -580,6 +581,7 @@ mod tests {
             ("CheckToken", checked::<CheckToken>()),
             ("Extend", checked::<Extend>()),
             ("ExtendMultilock", checked::<ExtendMultilock>()),
+            ("ManyLeases", checked::<ManyLeases>()),
             ("Proclaim", checked::<Proclaim>()),
         ] {
             let schema = &document["components"]["schemas"][name];

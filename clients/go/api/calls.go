@@ -69,6 +69,18 @@ func (c Calls) IssueToken(ctx context.Context, name string) (*IssuedToken, error
 	return answer, c.call(ctx, "POST", "/v1/fencing/"+url.PathEscape(name)+"/issue", nil, nil, nil, answer)
 }
 
+// ExtendLeases: Extend many leases.
+func (c Calls) ExtendLeases(ctx context.Context, body ManyLeases) (*ManyExtended, error) {
+	answer := new(ManyExtended)
+	return answer, c.call(ctx, "POST", "/v1/leases/extend", nil, body, nil, answer)
+}
+
+// ReleaseLeases: Release many leases.
+func (c Calls) ReleaseLeases(ctx context.Context, body ManyLeases) (*ManyReleased, error) {
+	answer := new(ManyReleased)
+	return answer, c.call(ctx, "POST", "/v1/leases/release", nil, body, nil, answer)
+}
+
 // ListLocksQuery narrows ListLocks; what is zero is left out.
 type ListLocksQuery struct {
 	Prefix string

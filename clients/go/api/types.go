@@ -87,6 +87,46 @@ type AcquireSemaphore struct {
 	WaitMs *int64 `json:"wait_ms,omitempty"`
 }
 
+// AnyLease: A lease of any primitive, with the members that the answer to an extension by itself has.
+type AnyLease struct {
+	// When it was acquired. For display only.
+	AcquiredAt string `json:"acquired_at"`
+	// How many granting rounds were needed.
+	Attempts int64 `json:"attempts"`
+	// Elections: who leads.
+	Candidate string `json:"candidate,omitempty"`
+	// When its validity ends. For display only.
+	ExpiresAt string `json:"expires_at"`
+	// The fencing token. A multilock has `fencing_tokens` instead.
+	FencingToken *int64 `json:"fencing_token,omitempty"`
+	// The fencing token of each name of a multilock.
+	FencingTokens map[string]int64 `json:"fencing_tokens,omitempty"`
+	// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
+	// again.
+	LeaseID string `json:"lease_id"`
+	// The name. A multilock has `names` instead.
+	Name string `json:"name,omitempty"`
+	// The names of a multilock.
+	Names []string `json:"names,omitempty"`
+	// The votes.
+	Nodes Nodes `json:"nodes"`
+	// The holder's label.
+	Owner string `json:"owner,omitempty"`
+	// Semaphores: the permits held.
+	Slots []int64 `json:"slots,omitempty"`
+	// Elections: the fencing token.
+	Term *int64 `json:"term,omitempty"`
+	// Life of the lease without extension, in milliseconds.
+	TTLMs int64 `json:"ttl_ms"`
+	// How long the holder may rely on the lease, in milliseconds from when the answer was written: the
+	// remaining time less an allowance for clock drift.
+	ValidityMs int64 `json:"validity_ms"`
+	// Elections: what the leader proclaims.
+	Value string `json:"value,omitempty"`
+	// How long the caller waited for it, in milliseconds.
+	WaitedMs int64 `json:"waited_ms"`
+}
+
 // Campaign: Body of `campaign` and `hold`.
 type Campaign struct {
 	// Who campaigns.
@@ -154,6 +194,14 @@ type ExtendMultilock struct {
 	// The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and
 	// is not added to it. Left out: the lease's own ttl.
 	TTLMs *int64 `json:"ttl_ms,omitempty"`
+}
+
+// ExtensionOfMany: What became of one lease: `lease` or `problem`.
+type ExtensionOfMany struct {
+	// The lease as it is now.
+	Lease *AnyLease `json:"lease,omitempty"`
+	// Why it was not extended.
+	Problem *ProblemOfMany `json:"problem,omitempty"`
 }
 
 // Fence: Where a sequence stands.
@@ -276,6 +324,21 @@ type Lease struct {
 	WaitedMs int64 `json:"waited_ms"`
 }
 
+// LeaseOfMany: One lease of many.
+type LeaseOfMany struct {
+	// The secret of the lease.
+	LeaseID string `json:"lease_id"`
+	// The name. A multilock has `names` instead.
+	Name string `json:"name,omitempty"`
+	// The names of the locks: 2 to 64, all different, in any order.
+	Names []string `json:"names,omitempty"`
+	// What it is a lease of: `lock`, `multilock`, `semaphore` or `election`.
+	Primitive string `json:"primitive"`
+	// The new remaining time, in milliseconds: at most the server's `max_ttl`. Left out: the lease's own
+	// ttl. A release takes no notice of it.
+	TTLMs *int64 `json:"ttl_ms,omitempty"`
+}
+
 // Liveness: The process answers.
 type Liveness struct {
 	// Always `live`.
@@ -317,6 +380,24 @@ type LockState struct {
 	RemainingMs *int64 `json:"remaining_ms,omitempty"`
 	// Requests that wait for this lock at this server, alone or together with other locks.
 	Waiters int64 `json:"waiters"`
+}
+
+// ManyExtended: What became of each lease.
+type ManyExtended struct {
+	// In the order of the request.
+	Results []ExtensionOfMany `json:"results"`
+}
+
+// ManyLeases: Many leases.
+type ManyLeases struct {
+	// The leases, each of them by itself: what becomes of one says nothing of the others.
+	Leases []LeaseOfMany `json:"leases"`
+}
+
+// ManyReleased: What became of each lease.
+type ManyReleased struct {
+	// In the order of the request.
+	Results []ReleaseOfMany `json:"results"`
 }
 
 // Member: A member.
@@ -451,6 +532,15 @@ type Problem struct {
 	Type string `json:"type"`
 }
 
+// ProblemOfMany: Why one of many leases was not extended or released.
+type ProblemOfMany struct {
+	// As in the answer to a request of its own: `lease_lost`, `hold_limit_reached`, `quorum_unavailable` or
+	// `shutting_down`.
+	Code string `json:"code"`
+	// What happened in this case, for people.
+	Detail string `json:"detail"`
+}
+
 // Proclaim: Body of `proclaim`.
 type Proclaim struct {
 	// The secret of the leader's lease.
@@ -487,6 +577,14 @@ type ReleaseMultilock struct {
 	RequestID string `json:"request_id,omitempty"`
 	// Without effect: so that the body of `extend` is one of `release`, too.
 	TTLMs *int64 `json:"ttl_ms,omitempty"`
+}
+
+// ReleaseOfMany: What became of one lease: `released` or `problem`.
+type ReleaseOfMany struct {
+	// Why that is not known.
+	Problem *ProblemOfMany `json:"problem,omitempty"`
+	// Whether the lease was held until now.
+	Released *bool `json:"released,omitempty"`
 }
 
 // Released: Whether something was released by this call.

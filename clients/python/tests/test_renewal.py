@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -13,6 +14,8 @@ import pytest
 
 import quorate
 from quorate.clock import now
+from quorate.held import Held, Target
+from quorate.keeper import batches
 from conftest import Deployment, Observer, needs, until
 from fault import Fate, Fault, problem
 from processes import line, script
@@ -148,6 +151,28 @@ def test_s29_many_leases_are_renewed_one_by_one_where_the_server_knows_no_other_
         for lease in leases:
             lease.check()
         assert fault.requests[path] == 1
+
+
+def test_s29_an_answer_that_says_nothing_of_the_leases_costs_none(fault: Fault, urls: list[str], name: str) -> None:
+    path, answers = "/v1/leases/extend", iter([{}, {"results": None}, {"results": [{}, 7, {"lease": {}}]}])
+    fault.before = lambda asked, body: (200, next(answers, {})) if asked == path else None
+    with quorate.Client([fault.url, urls[1]]) as client:
+        leases = [client.lock(f"{name}:{number}", ttl=2).acquire() for number in range(5)]
+        lasts(leases[0], 4)
+        for lease in leases:
+            lease.check()
+        assert fault.requests[path] >= 1
+
+
+def test_s29_a_renewal_of_many_leases_fits_in_a_body() -> None:
+    answer = {"lease_id": "f" * 46, "ttl_ms": 2000, "waited_ms": 0, "validity_ms": 1900}
+    targets = [Target("multilock", *(f"{number:0200}" for number in range(64)))] * 100 + [Target("lock", "a")] * 1200
+    held = [Held(target, answer, 0.0, 0.0, None) for target in targets]
+    requests = list(batches(held))
+    assert [one for batch in requests for one in batch] == held and len(requests) <= 12
+    for batch in requests:
+        leases = [{"primitive": "multilock", **one.target.label, "lease_id": one.lease_id} for one in batch]
+        assert len(batch) <= 500 and len(json.dumps({"leases": leases})) <= 256 << 10
 
 
 def test_s30_a_slow_server_costs_no_lease(fault: Fault, urls: list[str], name: str) -> None:

@@ -62,6 +62,44 @@ export type AcquireSemaphore = {
   wait_ms?: number | null;
 };
 
+/** A lease of any primitive, with the members that the answer to an extension by itself has. */
+export type AnyLease = {
+  /** When it was acquired. For display only. */
+  acquired_at: string;
+  /** How many granting rounds were needed. */
+  attempts: number;
+  /** Elections: who leads. */
+  candidate?: string;
+  /** When its validity ends. For display only. */
+  expires_at: string;
+  /** The fencing token. A multilock has `fencing_tokens` instead. */
+  fencing_token?: number;
+  /** The fencing token of each name of a multilock. */
+  fencing_tokens?: Record<string, number>;
+  /** The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again. */
+  lease_id: string;
+  /** The name. A multilock has `names` instead. */
+  name?: string;
+  /** The names of a multilock. */
+  names?: Array<string>;
+  /** The votes. */
+  nodes: Nodes;
+  /** The holder's label. */
+  owner?: string;
+  /** Semaphores: the permits held. */
+  slots?: Array<number>;
+  /** Elections: the fencing token. */
+  term?: number;
+  /** Life of the lease without extension, in milliseconds. */
+  ttl_ms: number;
+  /** How long the holder may rely on the lease, in milliseconds from when the answer was written: the remaining time less an allowance for clock drift. */
+  validity_ms: number;
+  /** Elections: what the leader proclaims. */
+  value?: string;
+  /** How long the caller waited for it, in milliseconds. */
+  waited_ms: number;
+};
+
 /** Body of `campaign` and `hold`. */
 export type Campaign = {
   /** Who campaigns. */
@@ -122,6 +160,14 @@ export type ExtendMultilock = {
   names: Array<string>;
   /** The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what remains and is not added to it. Left out: the lease's own ttl. */
   ttl_ms?: number | null;
+};
+
+/** What became of one lease: `lease` or `problem`. */
+export type ExtensionOfMany = {
+  /** The lease as it is now. */
+  lease?: AnyLease;
+  /** Why it was not extended. */
+  problem?: ProblemOfMany;
 };
 
 /** Where a sequence stands. */
@@ -238,6 +284,20 @@ export type Lease = {
   waited_ms: number;
 };
 
+/** One lease of many. */
+export type LeaseOfMany = {
+  /** The secret of the lease. */
+  lease_id: string;
+  /** The name. A multilock has `names` instead. */
+  name?: string | null;
+  /** The names of the locks: 2 to 64, all different, in any order. */
+  names?: Array<string> | null;
+  /** What it is a lease of: `lock`, `multilock`, `semaphore` or `election`. */
+  primitive: string;
+  /** The new remaining time, in milliseconds: at most the server's `max_ttl`. Left out: the lease's own ttl. A release takes no notice of it. */
+  ttl_ms?: number | null;
+};
+
 /** The process answers. */
 export type Liveness = {
   /** Always `live`. */
@@ -278,6 +338,24 @@ export type LockState = {
   remaining_ms?: number;
   /** Requests that wait for this lock at this server, alone or together with other locks. */
   waiters: number;
+};
+
+/** What became of each lease. */
+export type ManyExtended = {
+  /** In the order of the request. */
+  results: Array<ExtensionOfMany>;
+};
+
+/** Many leases. */
+export type ManyLeases = {
+  /** The leases, each of them by itself: what becomes of one says nothing of the others. */
+  leases: Array<LeaseOfMany>;
+};
+
+/** What became of each lease. */
+export type ManyReleased = {
+  /** In the order of the request. */
+  results: Array<ReleaseOfMany>;
 };
 
 /** A member. */
@@ -404,6 +482,14 @@ export type Problem = {
   type: string;
 };
 
+/** Why one of many leases was not extended or released. */
+export type ProblemOfMany = {
+  /** As in the answer to a request of its own: `lease_lost`, `hold_limit_reached`, `quorum_unavailable` or `shutting_down`. */
+  code: string;
+  /** What happened in this case, for people. */
+  detail: string;
+};
+
 /** Body of `proclaim`. */
 export type Proclaim = {
   /** The secret of the leader's lease. */
@@ -438,6 +524,14 @@ export type ReleaseMultilock = {
   request_id?: string | null;
   /** Without effect: so that the body of `extend` is one of `release`, too. */
   ttl_ms?: number | null;
+};
+
+/** What became of one lease: `released` or `problem`. */
+export type ReleaseOfMany = {
+  /** Why that is not known. */
+  problem?: ProblemOfMany;
+  /** Whether the lease was held until now. */
+  released?: boolean;
 };
 
 /** Whether something was released by this call. */

@@ -87,6 +87,22 @@ class Api:
         answer = self._call('POST', '/v1/fencing/{name}/issue', {'name': name}, {}, None)
         return cast('types.IssuedToken', answer)
 
+    def extend_leases(
+        self,
+        body: types.ManyLeases,
+    ) -> types.ManyExtended:
+        """Extend many leases."""
+        answer = self._call('POST', '/v1/leases/extend', {}, {}, body)
+        return cast('types.ManyExtended', answer)
+
+    def release_leases(
+        self,
+        body: types.ManyLeases,
+    ) -> types.ManyReleased:
+        """Release many leases."""
+        answer = self._call('POST', '/v1/leases/release', {}, {}, body)
+        return cast('types.ManyReleased', answer)
+
     def list_locks(
         self,
         *,
@@ -325,6 +341,22 @@ class AsyncApi:
         """Issue a token."""
         answer = await self._call('POST', '/v1/fencing/{name}/issue', {'name': name}, {}, None)
         return cast('types.IssuedToken', answer)
+
+    async def extend_leases(
+        self,
+        body: types.ManyLeases,
+    ) -> types.ManyExtended:
+        """Extend many leases."""
+        answer = await self._call('POST', '/v1/leases/extend', {}, {}, body)
+        return cast('types.ManyExtended', answer)
+
+    async def release_leases(
+        self,
+        body: types.ManyLeases,
+    ) -> types.ManyReleased:
+        """Release many leases."""
+        answer = await self._call('POST', '/v1/leases/release', {}, {}, body)
+        return cast('types.ManyReleased', answer)
 
     async def list_locks(
         self,

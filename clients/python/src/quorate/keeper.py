@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from .background import Background
 from .clock import now
@@ -14,8 +14,30 @@ from .transport import Servers, Transport
 __all__ = ["Keeper"]
 
 BATCH = 500
+BATCH_BYTES = 200_000
+"""A request may name so many leases, and its body have 256 KiB."""
 LONGEST_SLEEP = 1.0
 """The event loop's own clock stands still in suspend; so it looks at the other one at least this often."""
+
+
+def batches(due: list[Held]) -> Iterator[list[Held]]:
+    """As few requests as can be."""
+    batch: list[Held] = []
+    size = 0
+    for held in due:
+        # Some bytes of a body: names are ASCII.
+        own = 150 + sum(len(name) + 4 for name in held.target.names)
+        if batch and (len(batch) == BATCH or size + own > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(held)
+        size += own
+    if batch:
+        yield batch
+
+
+def is_lease(answer: Any) -> bool:
+    return isinstance(answer, dict) and isinstance(answer.get("validity_ms"), int)
 
 
 class Keeper:
@@ -64,8 +86,7 @@ class Keeper:
             if any(held.renew_at <= time for held in waiting):
                 # All that are due soon go along, so that leases of one client come to be renewed together.
                 due = [held for held in waiting if held.renew_at - held.ttl / 6 <= time]
-                for first in range(0, len(due), BATCH):
-                    batch = due[first : first + BATCH]
+                for batch in batches(due):
                     renewal = self._background.spawn(self._renew(batch))
                     for held in batch:
                         held.renewal = renewal
@@ -103,7 +124,9 @@ class Keeper:
             answer = await self._transport.send(
                 url, "POST", "/v1/leases/extend", {"leases": leases}, timeout=self._timeout(batch)
             )
-            results = answer["results"]
+            results = answer.get("results")
+            if not isinstance(results, list):
+                raise Unavailable("no_server", f"{url}: the answer has no results")
         except Unavailable as error:
             self._servers.leave(url) if error._elsewhere else None
             results = []
@@ -113,16 +136,18 @@ class Keeper:
             # Refused as a whole, like a body that is too long: each may still be extended by itself.
             await asyncio.gather(*(self._extend(held) for held in batch))
             return
-        for held, result in zip(batch, results):
-            if "lease" in result:
-                held.extended(sent, result["lease"])
-            else:
-                problem = dict(result.get("problem", {}))
-                if problem.get("code") == "quorum_unavailable":
-                    self._servers.leave(url)
-                self._failed(held, problem)
-        for held in batch[len(results) :]:
-            self._failed(held, {})
+        missing = len(batch) - len(results)
+        for held, result in zip(batch, results + [None] * missing):
+            given: dict[str, Any] = result if isinstance(result, dict) else {}
+            lease, problem = given.get("lease"), given.get("problem")
+            if lease is not None and is_lease(lease):
+                held.extended(sent, lease)
+                continue
+            if not isinstance(problem, dict):
+                problem = {}
+            if problem.get("code") not in ("lease_lost", "hold_limit_reached"):
+                self._servers.leave(url)
+            self._failed(held, problem)
 
     async def _extend(self, held: Held) -> None:
         sent, url = now(), self._servers.current
@@ -131,6 +156,8 @@ class Keeper:
             answer = await self._transport.send(
                 url, "POST", held.target.path("extend"), body, timeout=self._timeout([held])
             )
+            if not is_lease(answer):
+                raise Unavailable("no_server", f"{url}: the answer is no lease")
             held.extended(sent, answer)
         except LeaseLost as error:
             self._failed(held, {**error.problem, "code": error.code})

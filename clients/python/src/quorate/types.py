@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict, Union
 
-__all__ = ['NAME', 'VERSION', 'AcquireLock', 'AcquireMultilock', 'AcquireSemaphore', 'Campaign', 'CheckToken', 'ElectionState', 'Extend', 'ExtendMultilock', 'Fence', 'FieldError', 'Holder', 'IssuedToken', 'JoiningMember', 'Leadership', 'Lease', 'Liveness', 'LockList', 'LockState', 'Member', 'MemberList', 'MultilockLease', 'Node', 'NodeList', 'Nodes', 'Problem', 'Proclaim', 'Readiness', 'Release', 'ReleaseMultilock', 'Released', 'SemaphoreLease', 'SemaphoreState', 'TokenState']
+__all__ = ['NAME', 'VERSION', 'AcquireLock', 'AcquireMultilock', 'AcquireSemaphore', 'AnyLease', 'Campaign', 'CheckToken', 'ElectionState', 'Extend', 'ExtendMultilock', 'ExtensionOfMany', 'Fence', 'FieldError', 'Holder', 'IssuedToken', 'JoiningMember', 'Leadership', 'Lease', 'LeaseOfMany', 'Liveness', 'LockList', 'LockState', 'ManyExtended', 'ManyLeases', 'ManyReleased', 'Member', 'MemberList', 'MultilockLease', 'Node', 'NodeList', 'Nodes', 'Problem', 'ProblemOfMany', 'Proclaim', 'Readiness', 'Release', 'ReleaseMultilock', 'ReleaseOfMany', 'Released', 'SemaphoreLease', 'SemaphoreState', 'TokenState']
 
 VERSION = '0.1.0'
 """The version of the document."""
@@ -134,6 +134,54 @@ class AcquireSemaphore(_AcquireSemaphore, total=False):
     """
 
 
+class _AnyLease(TypedDict):
+    acquired_at: str
+    """When it was acquired. For display only."""
+    attempts: int
+    """How many granting rounds were needed."""
+    expires_at: str
+    """When its validity ends. For display only."""
+    lease_id: str
+    """
+    The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
+    again.
+    """
+    nodes: Nodes
+    """The votes."""
+    ttl_ms: int
+    """Life of the lease without extension, in milliseconds."""
+    validity_ms: int
+    """
+    How long the holder may rely on the lease, in milliseconds from when the answer was written: the
+    remaining time less an allowance for clock drift.
+    """
+    waited_ms: int
+    """How long the caller waited for it, in milliseconds."""
+
+
+class AnyLease(_AnyLease, total=False):
+    """A lease of any primitive, with the members that the answer to an extension by itself has."""
+
+    candidate: str
+    """Elections: who leads."""
+    fencing_token: int
+    """The fencing token. A multilock has `fencing_tokens` instead."""
+    fencing_tokens: dict[str, int]
+    """The fencing token of each name of a multilock."""
+    name: str
+    """The name. A multilock has `names` instead."""
+    names: list[str]
+    """The names of a multilock."""
+    owner: str
+    """The holder's label."""
+    slots: list[int]
+    """Semaphores: the permits held."""
+    term: int
+    """Elections: the fencing token."""
+    value: str
+    """Elections: what the leader proclaims."""
+
+
 class _Campaign(TypedDict):
     candidate: str
     """Who campaigns."""
@@ -232,6 +280,15 @@ class ExtendMultilock(_ExtendMultilock, total=False):
     The new remaining time, in milliseconds: at most the server's `max_ttl`. It replaces what
     remains and is not added to it. Left out: the lease's own ttl.
     """
+
+
+class ExtensionOfMany(TypedDict, total=False):
+    """What became of one lease: `lease` or `problem`."""
+
+    lease: AnyLease
+    """The lease as it is now."""
+    problem: ProblemOfMany
+    """Why it was not extended."""
 
 
 class _Fence(TypedDict):
@@ -385,6 +442,27 @@ class Lease(_Lease, total=False):
     """The holder's label."""
 
 
+class _LeaseOfMany(TypedDict):
+    lease_id: str
+    """The secret of the lease."""
+    primitive: str
+    """What it is a lease of: `lock`, `multilock`, `semaphore` or `election`."""
+
+
+class LeaseOfMany(_LeaseOfMany, total=False):
+    """One lease of many."""
+
+    name: str
+    """The name. A multilock has `names` instead."""
+    names: list[str]
+    """The names of the locks: 2 to 64, all different, in any order."""
+    ttl_ms: int
+    """
+    The new remaining time, in milliseconds: at most the server's `max_ttl`. Left out: the lease's
+    own ttl. A release takes no notice of it.
+    """
+
+
 class Liveness(TypedDict):
     """The process answers."""
 
@@ -437,6 +515,27 @@ class LockState(_LockState, total=False):
     Time until the lease expires unless extended, in milliseconds; of shared leases, until the last
     of them does.
     """
+
+
+class ManyExtended(TypedDict):
+    """What became of each lease."""
+
+    results: list[ExtensionOfMany]
+    """In the order of the request."""
+
+
+class ManyLeases(TypedDict):
+    """Many leases."""
+
+    leases: list[LeaseOfMany]
+    """The leases, each of them by itself: what becomes of one says nothing of the others."""
+
+
+class ManyReleased(TypedDict):
+    """What became of each lease."""
+
+    results: list[ReleaseOfMany]
+    """In the order of the request."""
 
 
 class _Member(TypedDict):
@@ -609,6 +708,18 @@ class Problem(_Problem, total=False):
     """
 
 
+class ProblemOfMany(TypedDict):
+    """Why one of many leases was not extended or released."""
+
+    code: str
+    """
+    As in the answer to a request of its own: `lease_lost`, `hold_limit_reached`,
+    `quorum_unavailable` or `shutting_down`.
+    """
+    detail: str
+    """What happened in this case, for people."""
+
+
 class Proclaim(TypedDict):
     """Body of `proclaim`."""
 
@@ -657,6 +768,15 @@ class ReleaseMultilock(_ReleaseMultilock, total=False):
     """
     ttl_ms: int
     """Without effect: so that the body of `extend` is one of `release`, too."""
+
+
+class ReleaseOfMany(TypedDict, total=False):
+    """What became of one lease: `released` or `problem`."""
+
+    problem: ProblemOfMany
+    """Why that is not known."""
+    released: bool
+    """Whether the lease was held until now."""
 
 
 class Released(TypedDict):
