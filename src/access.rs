@@ -26,7 +26,8 @@ pub enum Scope {
 }
 
 impl Scope {
-    const ALL: [Self; 3] = [Self::Read, Self::Lock, Self::Admin];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Lock, Self::Admin];
 
     /// As the key file and the command line write it.
     pub fn name(self) -> &'static str {
@@ -56,6 +57,16 @@ impl Key {
     /// Its name in the key file, for logs.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What it may do.
+    pub fn scopes(&self) -> impl Iterator<Item = Scope> {
+        Scope::ALL.into_iter().filter(|&scope| self.has(scope))
+    }
+
+    /// What the names begin with that it may touch; `None`: all names.
+    pub fn prefixes(&self) -> Option<&[String]> {
+        self.prefixes.as_deref()
     }
 
     /// Whether it has `scope`.

@@ -11,14 +11,14 @@ use utoipa::openapi::schema::{Array, Type};
 
 use super::auth;
 use super::document::NodeProblems;
-use super::fields::{self, Field, Given, within};
+use super::fields::{self, Given, within};
 use super::leases::{TTL_MS_MIN, lease_answer, lease_example};
 use super::multilocks::{Names, distinct, names_schema};
 use super::problem::{FieldError, Problem};
 use super::request::{Answer, Asked, Json};
 use super::state::{Context, Limits};
 use crate::access::Key;
-use crate::domain::{Invalid, LeaseHandle, Name, Value};
+use crate::domain::{LeaseHandle, Mode, Name, Value};
 use crate::service::{Held, Lease, Primitive};
 
 /// How many leases one request may name.
@@ -26,14 +26,6 @@ const LEASES_MAX: usize = 500;
 
 /// How much longer a body may be than that of other requests: 256 KiB in place of 64.
 const BODY_FACTOR: usize = 4;
-
-impl Field for Primitive {
-    const WANTED: &'static str = "must be lock, multilock, semaphore or election";
-
-    fn from_text(text: &str) -> Result<Self, Invalid> {
-        Self::ALL.into_iter().find(|one| one.name() == text).ok_or(Invalid(Self::WANTED.into()))
-    }
-}
 
 /// One lease of many.
 #[derive(Deserialize, Validate, ToSchema)]
@@ -154,6 +146,10 @@ lease_answer! {
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         #[schema(value_type = BTreeMap<String, i64>, required = false)]
         fencing_tokens: BTreeMap<String, u64>,
+        /// Locks: `exclusive` or `shared`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, pattern = "^(exclusive|shared)$")]
+        mode: Option<Mode>,
         /// Semaphores: the permits held.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schema(required = false)]
@@ -175,6 +171,7 @@ lease_answer! {
 fn show(held: Held, lease: &Lease, wall_ms: u64) -> AnyLease {
     let token = lease.handle.token.get();
     let term = matches!(held, Held::Election(_)).then_some(token);
+    let mode = matches!(held, Held::Lock(_)).then_some(lease.note.mode);
     let (name, names, tokens) = match held {
         Held::Multilock(names) => {
             let tokens = names.iter().map(|name| (name.to_string(), token)).collect();
@@ -187,7 +184,7 @@ fn show(held: Held, lease: &Lease, wall_ms: u64) -> AnyLease {
     let alone = name.is_some().then_some(token);
     let candidate = lease.note.candidate.as_ref().map(|candidate| candidate.as_str().to_owned());
     let (slots, value) = (lease.slots.clone(), lease.note.value.clone());
-    AnyLease::new(name, names, alone, tokens, slots, candidate, value, term, lease, wall_ms)
+    AnyLease::new(name, names, alone, tokens, mode, slots, candidate, value, term, lease, wall_ms)
 }
 
 /// Why one of many leases was not extended or released.

@@ -1,4 +1,4 @@
-//! Who asks, for the audit.
+//! Who asks: the key that let the request in, and the id of the request.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use axum::http::request::Parts;
 use tower_http::request_id::RequestId;
 
 use crate::access::Key;
-use crate::domain::{Name, Primitive};
+use crate::domain::{Name, Primitive, Reason};
 use crate::telemetry::audit;
 
 /// The caller's key, where keys are asked for, and the id of the request.
 pub struct Caller {
-    key: Option<Arc<Key>>,
+    pub(super) key: Option<Arc<Key>>,
     request_id: String,
 }
 
@@ -22,15 +22,25 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let id = parts.extensions.get().and_then(|id: &RequestId| id.header_value().to_str().ok());
-        let request_id = id.unwrap_or_default().to_owned();
-        Ok(Self { key: parts.extensions.get().cloned(), request_id })
+        Ok(Self { key: parts.extensions.get().cloned(), request_id: id.unwrap_or_default().to_owned() })
     }
 }
 
 impl Caller {
-    /// It took a lease away from its holder, if there was one.
-    pub fn took_away(&self, primitive: Primitive, name: &Name, reason: Option<&str>, released: bool) {
-        let key = self.key.as_deref().map(Key::name);
-        audit::forced_release(primitive, name.as_str(), key, reason, &self.request_id, released);
+    /// Whether it may touch all of these names.
+    pub fn covers(&self, names: &[Name]) -> bool {
+        self.key.as_ref().is_none_or(|key| names.iter().all(|name| key.covers(name.as_str())))
+    }
+
+    /// It took what was held of `name` away from its holder, if there was one.
+    pub fn took_away(
+        &self,
+        primitive: impl Into<Primitive>,
+        name: &Name,
+        reason: Option<&Reason>,
+        released: bool,
+    ) {
+        let (key, reason) = (self.key.as_deref().map(Key::name), reason.map(Reason::as_str));
+        audit::forced_release(primitive.into(), name.as_str(), key, reason, &self.request_id, released);
     }
 }

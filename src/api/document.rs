@@ -199,7 +199,7 @@ fn camel_case(text: &str) -> String {
 /// The resource that the path is of.
 fn tag(path: &str) -> &str {
     let resource = path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
-    if matches!(resource, "" | "nodes") { "service" } else { resource }
+    if matches!(resource, "" | "nodes" | "waiters" | "key") { "service" } else { resource }
 }
 
 fn name_parameter() -> Value {
@@ -436,6 +436,7 @@ mod tests {
             "releaseLock",
             "getLock",
             "listLocks",
+            "observeLock",
             "forceReleaseLock",
             "holdLock",
             "acquireMultilock",
@@ -445,6 +446,9 @@ mod tests {
             "extendSemaphore",
             "releaseSemaphore",
             "getSemaphore",
+            "listSemaphores",
+            "observeSemaphore",
+            "forceReleaseSemaphore",
             "holdSemaphore",
             "campaign",
             "extendElection",
@@ -452,6 +456,8 @@ mod tests {
             "proclaim",
             "getLeader",
             "observeElection",
+            "listElections",
+            "forceResign",
             "holdElection",
             "issueToken",
             "checkToken",
@@ -466,6 +472,8 @@ mod tests {
             "getLivez",
             "getReadyz",
             "listNodes",
+            "listWaiters",
+            "getKey",
             "getMetrics",
             "getOpenapi",
             "getOpenapi30",

@@ -4,11 +4,14 @@ use axum::response::Response;
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
+use super::caller::Caller;
+use super::changes::{self, Force, Since};
 use super::document::{ElectionProblems, LeaseProblems, NodeProblems, StreamProblems};
-use super::fields::{Given, digits, optional, some, within};
+use super::fields::{Given, optional};
 use super::leases::{self, Extend, NewLease, Release, acquisition, lease_answer, lease_example};
+use super::lists::{Cursor, ListQuery};
 use super::peer::Peer;
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
@@ -16,10 +19,7 @@ use super::state::{Context, Limits};
 use super::stream;
 use super::views::{NodesView, Released, Show};
 use crate::domain::{self, Candidate, LeaseHandle, Name, Value};
-use crate::service::{AcquireOptions, Held, LeaderView, Note, Target};
-
-/// Revisions are opaque; no real one is longer than this.
-const REVISION_LEN_MAX: usize = 256;
+use crate::service::{AcquireOptions, Held, Note, Resource, Target, View};
 
 lease_answer! {
     /// A leader's lease.
@@ -138,45 +138,34 @@ pub struct ElectionState {
 }
 
 impl ElectionState {
-    fn new(name: &Name, view: LeaderView) -> Self {
-        let LeaderView { holder, revision, waiters, nodes } = view;
+    fn new(name: Name, view: View) -> Self {
+        let View { mut holders, revision, waiters, nodes } = view;
+        let holder = holders.pop();
         let term = holder.as_ref().map(|holder| holder.token.get());
         let remaining_ms = holder.as_ref().map(|holder| holder.remaining_ms);
         let (leader, value) =
             holder.map_or((None, None), |holder| (holder.note.candidate, holder.note.value));
-        let (name, waiters, nodes) = (name.clone(), waiters as u64, nodes.into());
+        let (waiters, nodes) = (waiters as u64, nodes.into());
         Self { name, leader, value, term, remaining_ms, revision, waiters, nodes }
     }
 }
 
-/// What to wait for when looking at an election.
-#[derive(Deserialize, Validate, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-#[garde(context(Limits as limits))]
-pub struct GetLeader {
-    /// Answer as soon as the revision differs from this one, or after `wait_ms`. Opaque: any text but the current revision counts as different.
-    #[serde(default, deserialize_with = "some")]
-    #[garde(dive, custom(revision))]
-    #[param(value_type = Option<String>, max_length = 256, example = "65bfeda25e000-0")]
-    after: Option<Given<String>>,
-    /// How long to wait for a change, in milliseconds: at most the server's `max_wait`. Without `after` the answer comes at once, so the first request of a loop may send the same `wait_ms` as the others.
-    #[serde(default, deserialize_with = "digits")]
-    #[garde(dive, custom(within(0..=limits.max_wait_ms)))]
-    #[param(value_type = Option<u64>, minimum = 0, maximum = 60_000, default = 0, example = 5000)]
-    wait_ms: Option<Given<u64>>,
-}
-
-impl Asked for GetLeader {}
-
-/// A rule for garde. What no server ever gave out differs from every revision, and that is all.
-fn revision(after: &Option<Given<String>>, _: &Limits) -> garde::Result {
-    match after.as_ref().and_then(Given::get) {
-        Some(text) if text.chars().count() > REVISION_LEN_MAX => {
-            Err(garde::Error::new(format!("must be at most {REVISION_LEN_MAX} characters long")))
-        }
-        _ => Ok(()),
-    }
+/// A page of elections.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "elections": [{
+        "name": "scheduler", "leader": "host-2", "value": "10.0.0.2:7000", "term": 1_790_000_000_000_000_u64,
+        "remaining_ms": 8000, "revision": "65bfeda25e000-0", "waiters": 1,
+        "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
+    }],
+    "next_cursor": "7363686564756c6572",
+}))]
+pub struct ElectionList {
+    /// The elections, by name.
+    elections: Vec<ElectionState>,
+    /// Cursor of the next page; left out on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 /// Campaign for leadership.
@@ -232,16 +221,14 @@ pub async fn proclaim(
 /// See who leads.
 ///
 /// With `after` and `wait_ms` a long poll: answers as soon as the revision differs from `after`, or after `wait_ms`.
-#[utoipa::path(get, path = "/v1/elections/{name}", params(GetLeader),
+#[utoipa::path(get, path = "/v1/elections/{name}", params(Since),
     responses((status = 200, description = "The election, vacant or not.", body = ElectionState), NodeProblems))]
 pub async fn get_leader(
     app: Context,
     Named(name): Named,
-    Query(asked): Query<GetLeader>,
+    Query(asked): Query<Since>,
 ) -> Answer<ElectionState> {
-    let (after, wait_ms) = (optional(asked.after)?, optional(asked.wait_ms)?.unwrap_or(0));
-    let view = app.service.get_leader(&name, after.as_deref(), wait_ms).await?;
-    Ok(Json(ElectionState::new(&name, view)))
+    changes::look(&app, Resource::Election, name, asked, ElectionState::new).await
 }
 
 /// Observe an election.
@@ -253,19 +240,41 @@ pub async fn get_leader(
             example = "id: 65bfeda25e000-0\nevent: leader\ndata: {\"name\":\"scheduler\",\"leader\":\"host-2\", …}\n\n: heartbeat\n\n"),
         StreamProblems
     ),
-    extensions(("x-events" = json!(stream::observe_events_doc()))))]
+    extensions(("x-events" = json!(stream::observe_events_doc("ElectionState", &["leader", "vacant"])))))]
 pub async fn observe_election(
     app: Context,
     Named(name): Named,
     _: Query<Nothing>,
 ) -> Result<Response, Problem> {
-    let slot = app.streams.open(None)?;
-    let changes = app.service.observe(&name).await?;
-    Ok(stream::answer(slot, stream::HEARTBEAT, changes, move |view| {
-        let state = ElectionState::new(&name, view);
-        let event = stream::event(if state.term.is_none() { "vacant" } else { "leader" }, &state);
-        event.id(&state.revision)
+    let event = |view: &View| if view.holders.is_empty() { "vacant" } else { "leader" };
+    changes::observe(&app, Resource::Election, name, event, ElectionState::new).await
+}
+
+/// List the elections that have a leader.
+///
+/// Lists the elections of which a quorum of nodes names the leader, as `listLocks` lists locks.
+#[utoipa::path(get, path = "/v1/elections", params(ListQuery),
+    responses((status = 200, description = "A page of elections.", body = ElectionList), NodeProblems))]
+pub async fn list_elections(app: Context, Query(asked): Query<ListQuery>) -> Answer<ElectionList> {
+    let page = app.service.list(Resource::Election, asked.prefix(), asked.after(), asked.limit()).await?;
+    Ok(Json(ElectionList {
+        elections: page.held.into_iter().map(|(name, view)| ElectionState::new(name, view)).collect(),
+        next_cursor: page.next_after.as_deref().map(Cursor::text),
     }))
+}
+
+/// Force a leader to resign.
+///
+/// For operators, when a leader is known to be dead. A leader that is still alive notices only at its next extension; until then only fencing stops its writes. The server logs who did it, and why.
+#[utoipa::path(delete, path = "/v1/elections/{name}", params(Force),
+    responses((status = 200, description = "Whether anybody led.", body = Released), NodeProblems))]
+pub async fn force_resign(
+    app: Context,
+    caller: Caller,
+    Named(name): Named,
+    Query(asked): Query<Force>,
+) -> Answer<Released> {
+    changes::force(&app, &caller, Resource::Election, name, asked).await
 }
 
 /// Lead while the connection is open.

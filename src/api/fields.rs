@@ -16,7 +16,9 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess
 
 use super::problem::{FieldError, Kind, Problem};
 use super::state::Limits;
-use crate::domain::{Candidate, Invalid, LeaseHandle, Metadata, Mode, Name, Owner, RequestId, Token, Value};
+use crate::domain::{
+    Candidate, Invalid, LeaseHandle, Metadata, Mode, Name, Owner, Primitive, Reason, RequestId, Token, Value,
+};
 
 /// Unknown names are repeated to the caller up to this length.
 const ECHO_MAX: usize = 64;
@@ -114,7 +116,8 @@ macro_rules! text_fields {
 
 text_fields! {
     Name: Name::new, Owner: Owner::new, Candidate: Candidate::new, Value: Value::new,
-    RequestId: RequestId::new, LeaseHandle: LeaseHandle::parse, Mode: Mode::parse
+    RequestId: RequestId::new, LeaseHandle: LeaseHandle::parse, Reason: Reason::new, Primitive: Primitive::new,
+    Mode: Mode::parse
 }
 
 const INTEGER: &str = "must be an integer";
@@ -232,12 +235,11 @@ pub fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> 
 }
 
 /// For serde, of an integer in a query, where all is text: as JSON writes it, without a sign or leading zeros.
-pub fn digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Given<u64>>, D::Error> {
+pub fn digits<'de, D: Deserializer<'de>, T: Field>(deserializer: D) -> Result<Option<Given<T>>, D::Error> {
     let text = Cow::<str>::deserialize(deserializer)?;
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
-    let number =
-        if plain && !text.is_empty() { Ok(text.parse().unwrap_or(u64::MAX)) } else { Err(INTEGER.into()) };
-    Ok(Some(Given(number)))
+    let number = if plain && !text.is_empty() { Ok(text.parse().unwrap_or(u64::MAX)) } else { Err(INTEGER) };
+    Ok(Some(Given(T::from_number(number).map_err(|Invalid(why)| why))))
 }
 
 /// A rule for garde: an integer that is there lies within `range`.

@@ -174,6 +174,7 @@ macro_rules! lease_answer {
 
         impl $name {
             /// `lease` as it is now; `wall_ms` is what the wall clock shows.
+            #[allow(clippy::too_many_arguments, reason = "one for each field")]
             fn new($($field: $type,)* lease: &$crate::service::Lease, wall_ms: u64) -> Self {
                 use $crate::api::views::Timestamp;
                 let validity_ms = lease.validity_ms(tokio::time::Instant::now());

@@ -1,25 +1,24 @@
 //! Locks, exclusive and shared: `/v1/locks`.
 
 use axum::response::Response;
-use garde::Validate;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
-use super::auth::permit_listing;
 use super::caller::Caller;
-use super::document::{LeaseProblems, LockProblems, NodeProblems};
-use super::fields::{Field, Given, digits, optional, some, within};
+use super::changes::{self, Force, Since};
+use super::document::{LeaseProblems, LockProblems, NodeProblems, StreamProblems};
+use super::fields::{Given, optional};
 use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
+use super::lists::{Cursor, ListQuery};
 use super::peer::Peer;
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
 use super::stream;
 use super::views::{HolderView, NodesView, Released, Show, Timestamp};
-use crate::access::Key;
-use crate::domain::{self, Invalid, Metadata, Mode, Name, Owner, Primitive};
-use crate::service::{AcquireOptions, Held, Inspection, Note, Target};
+use crate::domain::{self, Metadata, Mode, Name, Owner};
+use crate::service::{AcquireOptions, Held, Note, Primitive, Resource, Target, View};
 
 lease_answer! {
     /// A lock's lease.
@@ -73,7 +72,7 @@ impl Asked for AcquireLock {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "name": "orders:42", "held": true, "mode": "exclusive", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64,
-    "remaining_ms": 12_345, "acquired_at": "2026-09-21T14:13:20.000Z", "waiters": 2,
+    "remaining_ms": 12_345, "acquired_at": "2026-09-21T14:13:20.000Z", "revision": "65bfeda25e000-0", "waiters": 2,
     "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
 }))]
 pub struct LockState {
@@ -110,6 +109,8 @@ pub struct LockState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     acquired_at: Option<Timestamp>,
+    /// Opaque; changes with every grant, release and expiry. For use as `after`.
+    revision: String,
     /// Requests that wait for this lock at this server, alone or together with other locks.
     waiters: u64,
     /// The answers of the nodes, counted.
@@ -117,10 +118,11 @@ pub struct LockState {
 }
 
 impl LockState {
-    fn new(name: Name, inspection: Inspection) -> Self {
-        let Inspection { holder, sharers, waiters, nodes, .. } = inspection;
-        let (held, lease) = (holder.is_some() || sharers.is_some(), holder.as_ref());
-        let shared = sharers.as_ref();
+    fn new(name: Name, view: View) -> Self {
+        let held = view.is_held();
+        let View { mut holders, sharers, revision, waiters, nodes } = view;
+        let (holder, shared) = (holders.pop(), sharers.as_ref());
+        let lease = holder.as_ref();
         let mode = lease.map(|of| of.note.mode).or(shared.map(|_| Mode::Shared));
         let fencing_token = lease.map(|of| of.token.get());
         let remaining_ms = lease.map(|of| of.remaining_ms).or(shared.map(|of| of.remaining_ms));
@@ -141,6 +143,7 @@ impl LockState {
             fencing_token,
             remaining_ms,
             acquired_at,
+            revision,
             waiters,
             nodes,
         }
@@ -152,7 +155,7 @@ impl LockState {
 #[schema(example = json!({
     "locks": [{
         "name": "orders:42", "held": true, "mode": "exclusive", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64,
-        "remaining_ms": 12_345, "acquired_at": "2026-09-21T14:13:20.000Z", "waiters": 2,
+        "remaining_ms": 12_345, "acquired_at": "2026-09-21T14:13:20.000Z", "revision": "65bfeda25e000-0", "waiters": 2,
         "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
     }],
     "next_cursor": "6f72646572733a3432",
@@ -163,79 +166,6 @@ pub struct LockList {
     /// Cursor of the next page; left out on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
-}
-
-/// Which locks to list.
-#[derive(Deserialize, Validate, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields, default)]
-#[garde(context(Limits))]
-#[derive(Default)]
-pub struct ListLocks {
-    /// Only names that begin with this.
-    #[serde(deserialize_with = "some")]
-    #[garde(dive)]
-    #[param(value_type = Option<String>, max_length = 200, pattern = "^[A-Za-z0-9._~:@-]*$", example = "orders:")]
-    prefix: Option<Given<Prefix>>,
-    /// How many locks to return at most.
-    #[serde(deserialize_with = "digits")]
-    #[garde(dive, custom(within(1..=1000)))]
-    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 100, example = 100)]
-    limit: Option<Given<u64>>,
-    /// `next_cursor` of the previous page, with the same prefix.
-    #[serde(deserialize_with = "some")]
-    #[garde(dive)]
-    #[param(value_type = Option<String>, pattern = "^(2[de]|3[0-9a]|4[0-9a-f]|5[0-9af]|6[1-9a-f]|7[0-9ae]){1,200}$", example = "6f72646572733a3432")]
-    cursor: Option<Given<Cursor>>,
-}
-
-impl ListLocks {
-    fn prefix(&self) -> &str {
-        self.prefix.as_ref().and_then(Given::get).map_or("", |prefix| &prefix.0)
-    }
-}
-
-impl Asked for ListLocks {
-    fn permit(&self, key: &Key) -> Result<(), Problem> {
-        permit_listing(key, self.prefix())
-    }
-}
-
-/// The beginning of names.
-#[derive(Debug)]
-struct Prefix(String);
-
-impl Field for Prefix {
-    const WANTED: &'static str = "must be a string";
-
-    fn from_text(text: &str) -> Result<Self, Invalid> {
-        match Name::is_prefix(text) {
-            true => Ok(Self(text.to_owned())),
-            false => Err(Invalid("is not the beginning of a name".into())),
-        }
-    }
-}
-
-/// The name after which a page begins. Hex, so that nobody builds one by hand and relies on it.
-#[derive(Debug)]
-struct Cursor(String);
-
-impl Cursor {
-    fn text(after: &str) -> String {
-        hex::encode(after)
-    }
-}
-
-impl Field for Cursor {
-    const WANTED: &'static str = "must be a string";
-
-    fn from_text(text: &str) -> Result<Self, Invalid> {
-        let bytes = hex::decode(text).ok().filter(|_| !text.bytes().any(|byte| byte.is_ascii_uppercase()));
-        match bytes.and_then(|bytes| String::from_utf8(bytes).ok()) {
-            Some(name) if !name.is_empty() && Name::is_prefix(&name) => Ok(Self(name)),
-            _ => Err(Invalid("is not a next_cursor of this list".into())),
-        }
-    }
 }
 
 /// Acquire a lock.
@@ -272,43 +202,53 @@ pub async fn release_lock(app: Context, Named(name): Named, Json(asked): Json<Re
 
 /// Read a lock.
 ///
-/// Asks a quorum of nodes. The answer may be out of date when it arrives: never use it to decide who may write.
-#[utoipa::path(get, path = "/v1/locks/{name}",
+/// Asks a quorum of nodes. The answer may be out of date when it arrives: never use it to decide who may write. With `after` and `wait_ms` a long poll: answers as soon as the revision differs from `after`, or after `wait_ms`. A grant by another server is seen within about half a second.
+#[utoipa::path(get, path = "/v1/locks/{name}", params(Since),
     responses((status = 200, description = "The lock, held or not.", body = LockState), NodeProblems))]
-pub async fn get_lock(app: Context, Named(name): Named, _: Query<Nothing>) -> Answer<LockState> {
-    let inspection = app.service.get_lock(&name).await?;
-    Ok(Json(LockState::new(name, inspection)))
+pub async fn get_lock(app: Context, Named(name): Named, Query(asked): Query<Since>) -> Answer<LockState> {
+    changes::look(&app, Resource::Lock, name, asked, LockState::new).await
+}
+
+/// Observe a lock.
+///
+/// An event stream: the current state first, then each change, as `held` or `free` with a `LockState` as data. The `id` of an event is its revision. A grant by another server is seen within about half a second; a lease that lasted for less may not be seen at all. After 10 s without an event, a comment is sent as a heartbeat.
+#[utoipa::path(get, path = "/v1/locks/{name}/observe",
+    responses(
+        (status = 200, description = "The stream.", body = String, content_type = "text/event-stream",
+            example = "id: 65bfeda25e000-0\nevent: held\ndata: {\"name\":\"orders:42\",\"held\":true, …}\n\nid: free\nevent: free\ndata: {\"name\":\"orders:42\",\"held\":false, …}\n\n"),
+        StreamProblems
+    ),
+    extensions(("x-events" = json!(stream::observe_events_doc("LockState", &["held", "free"])))))]
+pub async fn observe_lock(app: Context, Named(name): Named, _: Query<Nothing>) -> Result<Response, Problem> {
+    let event = |view: &View| if view.is_held() { "held" } else { "free" };
+    changes::observe(&app, Resource::Lock, name, event, LockState::new).await
 }
 
 /// List the locks that are held.
 ///
 /// Lists the locks that a quorum of nodes names. Locks that are taken or released while the pages are read may or may not appear. Left out are locks of which only an unreachable node could tell whether they are held; for these `getLock` answers 503.
-#[utoipa::path(get, path = "/v1/locks", params(ListLocks),
+#[utoipa::path(get, path = "/v1/locks", params(ListQuery),
     responses((status = 200, description = "A page of locks.", body = LockList), NodeProblems))]
-pub async fn list_locks(app: Context, Query(asked): Query<ListLocks>) -> Answer<LockList> {
-    let after = asked.cursor.as_ref().and_then(Given::get).map(|cursor| cursor.0.as_str());
-    let limit = asked.limit.as_ref().and_then(Given::get).map_or(100, |&limit| limit as usize);
-    let page = app.service.list_locks(asked.prefix(), after, limit).await?;
+pub async fn list_locks(app: Context, Query(asked): Query<ListQuery>) -> Answer<LockList> {
+    let page = app.service.list(Resource::Lock, asked.prefix(), asked.after(), asked.limit()).await?;
     Ok(Json(LockList {
-        locks: page.locks.into_iter().map(|(name, inspection)| LockState::new(name, inspection)).collect(),
+        locks: page.held.into_iter().map(|(name, view)| LockState::new(name, view)).collect(),
         next_cursor: page.next_after.as_deref().map(Cursor::text),
     }))
 }
 
 /// Force the release of a lock.
 ///
-/// For operators, when a holder is known to be dead. A holder that is still alive notices only at its next extension; until then only fencing stops its writes.
-#[utoipa::path(delete, path = "/v1/locks/{name}",
+/// For operators, when a holder is known to be dead. A holder that is still alive notices only at its next extension; until then only fencing stops its writes. The server logs who did it, and why.
+#[utoipa::path(delete, path = "/v1/locks/{name}", params(Force),
     responses((status = 200, description = "Whether anybody held the lock.", body = Released), NodeProblems))]
 pub async fn force_release_lock(
     app: Context,
     caller: Caller,
     Named(name): Named,
-    _: Query<Nothing>,
+    Query(asked): Query<Force>,
 ) -> Answer<Released> {
-    let released = app.service.force_release_lock(&name).await?;
-    caller.took_away(Primitive::Lock, &name, None, released);
-    Ok(Json(Released { released }))
+    changes::force(&app, &caller, Resource::Lock, name, asked).await
 }
 
 /// Hold a lock while the connection is open.
@@ -329,17 +269,4 @@ pub async fn hold_lock(
 ) -> Result<Response, Problem> {
     let options = asked.lock_options(&app.limits)?;
     leases::hold(&app, peer, Target::Lock(name.clone()), options, show(name)).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_survives_its_text_form_and_nothing_else_is_one() {
-        assert_eq!(Cursor::from_text(&Cursor::text("orders:42")).unwrap().0, "orders:42");
-        for bad in ["", "x", "orders:42", "6f7", "ff", "2f", "00"] {
-            assert!(Cursor::from_text(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -4,10 +4,11 @@
 //! decides what a lock means. axum and utoipa appear nowhere else (but where the server is started).
 //!
 //! - [`router`]: all routes and the layers around them, on one page
-//! - `locks`, `multilocks`, `semaphores`, `elections`, `fencing`, `service`: a file per resource
+//! - `locks`, `multilocks`, `semaphores`, `elections`, `fencing`, `waiters`, `service`: a file per resource
 //! - `leases`: acquire, extend, release and hold, once for all four primitives
+//! - `lists`, `changes`: a page of names, long polls and streams of changes, forced releases, once for all
 //! - `state`: what is served, and what handlers work with
-//! - `request`, `fields`: from a request to what it asks for
+//! - `request`, `fields`, `caller`: from a request to what it asks for, and who asks
 //! - `views`, `stream`, `slots`, `peer`: what answers are made of
 //! - `problem`: the table of everything that can go wrong
 //! - `auth`, `observe`: the layers of our own
@@ -17,12 +18,14 @@
 mod auth;
 mod batches;
 mod caller;
+mod changes;
 mod console;
 mod document;
 mod elections;
 mod fencing;
 mod fields;
 mod leases;
+mod lists;
 mod locks;
 mod members;
 mod multilocks;
@@ -38,6 +41,7 @@ mod slots;
 mod state;
 mod stream;
 mod views;
+mod waiters;
 
 pub use self::members::member_list;
 pub use self::peer::UserTimeout;

@@ -24,7 +24,7 @@ use super::request_id::{self, NewRequestId};
 use super::slots::Streams;
 use super::state::{App, AppState, Limits, Shared};
 use super::{
-    batches, console, document, elections, fencing, locks, members, multilocks, semaphores, service,
+    batches, console, document, elections, fencing, locks, members, multilocks, semaphores, service, waiters,
 };
 use crate::access::KeyRing;
 
@@ -36,6 +36,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(locks::release_lock))
         .routes(routes!(locks::get_lock, locks::force_release_lock))
         .routes(routes!(locks::list_locks))
+        .routes(routes!(locks::observe_lock))
         .routes(routes!(locks::hold_lock))
         .routes(routes!(multilocks::acquire_multilock))
         .routes(routes!(multilocks::extend_multilock))
@@ -43,13 +44,16 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(semaphores::acquire_semaphore))
         .routes(routes!(semaphores::extend_semaphore))
         .routes(routes!(semaphores::release_semaphore))
-        .routes(routes!(semaphores::get_semaphore))
+        .routes(routes!(semaphores::get_semaphore, semaphores::force_release_semaphore))
+        .routes(routes!(semaphores::list_semaphores))
+        .routes(routes!(semaphores::observe_semaphore))
         .routes(routes!(semaphores::hold_semaphore))
         .routes(routes!(elections::campaign))
         .routes(routes!(elections::extend_election))
         .routes(routes!(elections::resign))
         .routes(routes!(elections::proclaim))
-        .routes(routes!(elections::get_leader))
+        .routes(routes!(elections::get_leader, elections::force_resign))
+        .routes(routes!(elections::list_elections))
         .routes(routes!(elections::observe_election))
         .routes(routes!(elections::hold_election))
         .routes(routes!(batches::extend_leases))
@@ -61,6 +65,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(members::remove_member))
         .routes(routes!(members::replace_member))
         .routes(routes!(members::close_member))
+        .routes(routes!(waiters::list_waiters))
+        .routes(routes!(service::get_key))
         .routes(routes!(service::list_nodes))
         .routes(routes!(service::get_livez))
         .routes(routes!(service::get_readyz))

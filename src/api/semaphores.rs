@@ -5,9 +5,12 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::document::{LeaseProblems, NodeProblems, SemaphoreProblems};
+use super::caller::Caller;
+use super::changes::{self, ForcePermits, Since};
+use super::document::{LeaseProblems, NodeProblems, SemaphoreProblems, StreamProblems};
 use super::fields::{Given, optional, within};
 use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
+use super::lists::{Cursor, ListQuery};
 use super::peer::Peer;
 use super::problem::{FieldError, Problem};
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
@@ -16,7 +19,7 @@ use super::stream;
 use super::views::{HolderView, NodesView, Released, Show};
 use crate::domain::{self, Name};
 use crate::service::semaphores::LIMIT_MAX;
-use crate::service::{AcquireOptions, Held, Primitive, Target};
+use crate::service::{AcquireOptions, Held, Primitive, Resource, Target, View};
 
 lease_answer! {
     /// A lease of one or more permits.
@@ -89,7 +92,8 @@ impl AcquireSemaphore {
 #[schema(example = json!({
     "name": "mailer", "in_use": 2,
     "holders": [{"slots": [3, 7], "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345}],
-    "waiters": 0, "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
+    "revision": "9f86d081884c7d659a2feaa0", "waiters": 0,
+    "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
 }))]
 pub struct SemaphoreState {
     /// The semaphore.
@@ -99,10 +103,41 @@ pub struct SemaphoreState {
     in_use: u32,
     /// Who holds them.
     holders: Vec<HolderView>,
+    /// Opaque; changes with every grant, release and expiry. For use as `after`.
+    revision: String,
     /// Requests that wait for this semaphore at this server.
     waiters: u64,
     /// The answers of the nodes, counted.
     nodes: NodesView,
+}
+
+impl SemaphoreState {
+    fn new(name: Name, view: View) -> Self {
+        let in_use = view.in_use();
+        let View { holders, revision, waiters, nodes } = view;
+        let shown = holders.into_iter().map(|holder| HolderView::new(Primitive::Semaphore, holder));
+        let (holders, waiters, nodes) = (shown.collect(), waiters as u64, nodes.into());
+        Self { name, in_use, holders, revision, waiters, nodes }
+    }
+}
+
+/// A page of semaphores.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "semaphores": [{
+        "name": "mailer", "in_use": 2,
+        "holders": [{"slots": [3, 7], "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345}],
+        "revision": "9f86d081884c7d659a2feaa0", "waiters": 0,
+        "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
+    }],
+    "next_cursor": "6d61696c6572",
+}))]
+pub struct SemaphoreList {
+    /// The semaphores, by name.
+    semaphores: Vec<SemaphoreState>,
+    /// Cursor of the next page; left out on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 /// Acquire permits of a semaphore.
@@ -147,22 +182,60 @@ pub async fn release_semaphore(
 
 /// Read a semaphore.
 ///
-/// Who holds which permits, as a quorum of nodes stores it.
-#[utoipa::path(get, path = "/v1/semaphores/{name}",
+/// Who holds which permits, as a quorum of nodes stores it. With `after` and `wait_ms` a long poll: answers as soon as the revision differs from `after`, or after `wait_ms`. A grant by another server is seen within about half a second.
+#[utoipa::path(get, path = "/v1/semaphores/{name}", params(Since),
     responses((status = 200, description = "The semaphore and its holders.", body = SemaphoreState), NodeProblems))]
-pub async fn get_semaphore(app: Context, Named(name): Named, _: Query<Nothing>) -> Answer<SemaphoreState> {
-    let view = app.service.get_semaphore(&name).await?;
-    Ok(Json(SemaphoreState {
-        name,
-        in_use: view.in_use,
-        holders: view
-            .holders
-            .into_iter()
-            .map(|holder| HolderView::new(Primitive::Semaphore, holder))
-            .collect(),
-        waiters: view.waiters as u64,
-        nodes: view.nodes.into(),
+pub async fn get_semaphore(
+    app: Context,
+    Named(name): Named,
+    Query(asked): Query<Since>,
+) -> Answer<SemaphoreState> {
+    changes::look(&app, Resource::Semaphore, name, asked, SemaphoreState::new).await
+}
+
+/// Observe a semaphore.
+///
+/// An event stream: the current state first, then each change, as `changed` with a `SemaphoreState` as data. The `id` of an event is its revision. A grant by another server is seen within about half a second; a lease that lasted for less may not be seen at all. After 10 s without an event, a comment is sent as a heartbeat.
+#[utoipa::path(get, path = "/v1/semaphores/{name}/observe",
+    responses(
+        (status = 200, description = "The stream.", body = String, content_type = "text/event-stream",
+            example = "id: 9f86d081884c7d659a2feaa0\nevent: changed\ndata: {\"name\":\"mailer\",\"in_use\":2, …}\n\n: heartbeat\n\n"),
+        StreamProblems
+    ),
+    extensions(("x-events" = json!(stream::observe_events_doc("SemaphoreState", &["changed"])))))]
+pub async fn observe_semaphore(
+    app: Context,
+    Named(name): Named,
+    _: Query<Nothing>,
+) -> Result<Response, Problem> {
+    changes::observe(&app, Resource::Semaphore, name, |_| "changed", SemaphoreState::new).await
+}
+
+/// List the semaphores in use.
+///
+/// Lists the semaphores of which a quorum of nodes names a holder, as `listLocks` lists locks. A page can be shorter than `limit` where its semaphores have very many holders.
+#[utoipa::path(get, path = "/v1/semaphores", params(ListQuery),
+    responses((status = 200, description = "A page of semaphores.", body = SemaphoreList), NodeProblems))]
+pub async fn list_semaphores(app: Context, Query(asked): Query<ListQuery>) -> Answer<SemaphoreList> {
+    let page = app.service.list(Resource::Semaphore, asked.prefix(), asked.after(), asked.limit()).await?;
+    Ok(Json(SemaphoreList {
+        semaphores: page.held.into_iter().map(|(name, view)| SemaphoreState::new(name, view)).collect(),
+        next_cursor: page.next_after.as_deref().map(Cursor::text),
     }))
+}
+
+/// Force the release of permits.
+///
+/// Takes all permits away from their holders, or with `fencing_token` those of one lease. For operators, when a holder is known to be dead. A holder that is still alive notices only at its next extension; until then only fencing stops its writes. The server logs who did it, and why.
+#[utoipa::path(delete, path = "/v1/semaphores/{name}", params(ForcePermits),
+    responses((status = 200, description = "Whether anybody held what was to be released.", body = Released), NodeProblems))]
+pub async fn force_release_semaphore(
+    app: Context,
+    caller: Caller,
+    Named(name): Named,
+    Query(asked): Query<ForcePermits>,
+) -> Answer<Released> {
+    changes::force(&app, &caller, Resource::Semaphore, name, asked).await
 }
 
 /// Hold permits while the connection is open.

@@ -10,11 +10,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_swagger_ui::Config;
 
+use super::caller::Caller;
 use super::document::ReadinessProblems;
 use super::problem::{Kind, Problem};
 use super::request::{Answer, Json, Nothing, Query};
 use super::state::{AppState, Context};
 use super::views::NodesView;
+use crate::access::Scope;
 
 /// The process answers.
 #[derive(Serialize, ToSchema)]
@@ -80,6 +82,35 @@ pub struct NodeList {
     quorum: u32,
     /// Whether a quorum of nodes votes.
     available: bool,
+}
+
+/// What a key may do.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Key, example = json!({"name": "team-orders", "scopes": ["read", "lock"], "prefixes": ["orders:"]}))]
+pub struct KeyView {
+    /// Its name in the key file; left out if the server asks for no keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// What it may do: `read`, `lock`, `admin`.
+    #[schema(value_type = Vec<String>, example = json!(["read", "lock"]))]
+    scopes: Vec<&'static str>,
+    /// What the names begin with that it may touch; left out for all names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefixes: Option<Vec<String>>,
+}
+
+/// What may I do?
+///
+/// The scopes and names of the key that the request carries, whatever its scopes. A server that asks for no keys allows everything.
+#[utoipa::path(get, path = "/v1/key",
+    responses((status = 200, description = "What the key may do.", body = KeyView)))]
+pub async fn get_key(caller: Caller, _: Query<Nothing>) -> Json<KeyView> {
+    let Some(key) = caller.key else {
+        let scopes = Scope::ALL.into_iter().map(Scope::name).collect();
+        return Json(KeyView { name: None, scopes, prefixes: None });
+    };
+    let (name, prefixes) = (Some(key.name().to_owned()), key.prefixes().map(<[String]>::to_vec));
+    Json(KeyView { name, scopes: key.scopes().map(Scope::name).collect(), prefixes })
 }
 
 /// Is the process alive?

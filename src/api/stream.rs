@@ -1,6 +1,6 @@
-//! Event streams (`text/event-stream`): a lease held while the connection lives, an election observed.
+//! Event streams (`text/event-stream`): a lease held while the connection lives, changes observed.
 //!
-//! The body of an observed election pulls the service's stream when the connection can take more. A hold has a
+//! The body of an observer pulls the service's stream when the connection can take more. A hold has a
 //! task of its own instead: hyper does not ask a body for more while its client does not read, and a waiter that
 //! is next in a queue must go on all the same, for those behind it. Dropping the body, which hyper does when the
 //! client goes away or stops reading for long, ends the task, drops the service's stream, and so releases the lease.
@@ -23,7 +23,7 @@ use super::problem::Problem;
 use super::slots::Slot;
 use super::state::AppState;
 use super::views::Show;
-use crate::service::HoldEvent;
+use crate::service::{HoldEvent, View};
 
 /// Proxies close connections that are silent for longer, and a dead peer shows when written to: the longest silence.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -61,14 +61,14 @@ pub(super) fn hold_events_doc(lease: &str) -> serde_json::Value {
     })
 }
 
-/// Names and schemas of the events of an observed election.
-pub(super) fn observe_events_doc() -> serde_json::Value {
-    let data = json!({ "$ref": "#/components/schemas/ElectionState" });
-    json!({ "leader": data, "vacant": data })
+/// Names and schemas of the events of an observed resource that looks like `state`.
+pub(super) fn observe_events_doc(state: &str, events: &[&str]) -> serde_json::Value {
+    let data = json!({ "$ref": format!("#/components/schemas/{state}") });
+    events.iter().map(|&event| (event.to_owned(), data.clone())).collect::<serde_json::Map<_, _>>().into()
 }
 
 /// An event with its name and data.
-pub(super) fn event(name: &str, data: &impl Serialize) -> Event {
+fn event(name: &str, data: &impl Serialize) -> Event {
     // Only a map with keys that are no strings could fail, and no event has one.
     Event::default().event(name).json_data(data).unwrap_or_default()
 }
@@ -98,6 +98,19 @@ pub(super) fn held_events<V: Serialize + 'static, S: Show<V>>(
         };
         event.id(number.to_string())
     }
+}
+
+/// What becomes of a lock, a semaphore or an election. The id of an event is its revision.
+pub(super) fn observed<V: Serialize>(
+    slot: Slot,
+    changes: impl Stream<Item = View> + Send + 'static,
+    name: impl Fn(&View) -> &'static str + Send + 'static,
+    show: impl Fn(View) -> V + Send + 'static,
+) -> Response {
+    answer(slot, HEARTBEAT, changes, move |view| {
+        let (name, revision) = (name(&view), view.revision.clone());
+        event(name, &show(view)).id(revision)
+    })
 }
 
 /// A lease held while its client reads.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::{Name, Scope};
+use super::{Name, Resource, Scope};
 
 /// How keys are called, below one prefix.
 #[derive(Debug, Clone)]
@@ -65,23 +65,46 @@ impl Keys {
         is_record.then(|| Scope::Records(smallvec![key.into()]))
     }
 
-    /// A lock's record; its fence too. Also the channel of its releases.
-    pub fn lock(&self, name: &Name) -> String {
-        [&*self.lock, name.as_str()].concat()
+    /// What the key of every such thing begins with; its name follows.
+    pub fn base(&self, resource: Resource) -> &str {
+        match resource {
+            Resource::Lock => &self.lock,
+            Resource::Semaphore => &self.semaphore,
+            Resource::Election => &self.election,
+        }
     }
 
-    /// What every lock's key begins with.
-    pub fn lock_prefix(&self) -> &str {
-        &self.lock
+    /// The record or index of `name`; also where its changes are published.
+    pub fn of(&self, resource: Resource, name: &Name) -> String {
+        [self.base(resource), name.as_str()].concat()
+    }
+
+    /// A lock's record; its fence too. Also the channel of its releases.
+    pub fn lock(&self, name: &Name) -> String {
+        self.of(Resource::Lock, name)
     }
 
     /// An election's record and channel.
     pub fn election(&self, name: &Name) -> String {
-        [&*self.election, name.as_str()].concat()
+        self.of(Resource::Election, name)
     }
 
     /// A semaphore's index and channel; its slots' records are this, `/` and the number.
     pub fn semaphore(&self, name: &Name) -> String {
-        [&*self.semaphore, name.as_str()].concat()
+        self.of(Resource::Semaphore, name)
+    }
+
+    /// The record of a semaphore's slot.
+    pub fn slot(index: &str, slot: u32) -> String {
+        format!("{index}/{slot}")
+    }
+
+    /// The name that a record belongs to, of what stands behind [`Keys::base`] in its key, and of a semaphore the
+    /// slot. No name has a slash in it.
+    pub fn name_and_slot(record: &str) -> Option<(&str, u32)> {
+        match record.split_once('/') {
+            Some((name, slot)) => Some((name, slot.parse().ok()?)),
+            None => Some((record, 0)),
+        }
     }
 }

@@ -46,6 +46,37 @@ label!(
     Value, 1024, 0, "must be at most 1024 characters long"
 );
 
+/// Why a lease was taken from its holder: 1 to 200 characters of one line, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason(Box<str>);
+
+impl Reason {
+    /// Checks and takes the text.
+    ///
+    /// # Errors
+    /// When it is empty, too long, or has characters that a terminal would obey.
+    pub fn new(text: &str) -> Result<Self, Invalid> {
+        if !(1..=200).contains(&text.chars().count()) {
+            return Err(Invalid::new("must be 1 to 200 characters long"));
+        }
+        if text.chars().any(|letter| letter.is_control() || is_format(letter)) {
+            return Err(Invalid::new("must not hold line breaks, control or formatting characters"));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Line separators, and marks that turn the direction of text around or cannot be seen.
+fn is_format(letter: char) -> bool {
+    matches!(letter, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+}
+
 /// A flat map of strings shown beside the owner: at most 16 entries and 1 KiB in all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -69,5 +100,20 @@ impl Metadata {
     /// Whether nothing is attached.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_line_that_shows_what_it_says() {
+        for good in ["its host is gone", "x", &"ü".repeat(200)] {
+            assert!(Reason::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a\nb", "a\u{202e}b", "\u{1b}[2J", "a\u{200b}", &"x".repeat(201)] {
+            assert!(Reason::new(bad).is_err(), "{bad:?}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The primitives, and how nodes stood towards one of them: plain data of every layer.
 
+use super::Invalid;
+
 /// The primitives, as metrics label them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Primitive {
@@ -17,6 +19,15 @@ impl Primitive {
     /// All of them, in the order of their discriminants.
     pub const ALL: [Self; 4] = [Self::Lock, Self::Multilock, Self::Semaphore, Self::Election];
 
+    /// The one of a label.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn new(name: &str) -> Result<Self, Invalid> {
+        let found = Self::ALL.into_iter().find(|primitive| primitive.name() == name);
+        found.ok_or(Invalid::new("must be lock, multilock, semaphore or election"))
+    }
+
     /// The label.
     pub const fn name(self) -> &'static str {
         match self {
@@ -24,6 +35,27 @@ impl Primitive {
             Self::Multilock => "multilock",
             Self::Semaphore => "semaphore",
             Self::Election => "election",
+        }
+    }
+}
+
+/// What one name may be. A lock, a semaphore and an election of the same name are three different things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resource {
+    /// A lock; a multilock has several.
+    Lock,
+    /// A semaphore.
+    Semaphore,
+    /// An election.
+    Election,
+}
+
+impl From<Resource> for Primitive {
+    fn from(resource: Resource) -> Self {
+        match resource {
+            Resource::Lock => Self::Lock,
+            Resource::Semaphore => Self::Semaphore,
+            Resource::Election => Self::Election,
         }
     }
 }

@@ -15,31 +15,37 @@ use tokio::sync::oneshot;
 
 use super::tally::{self, Verdict, quorum_of};
 use super::{Count, Engine};
-use crate::domain::{Holding, Nodes};
+use crate::domain::{Holding, Keys, Nodes, Resource};
 use crate::node::NodeError;
 use crate::node::calls::{self, ListStep};
 use crate::node::member::Member;
 
+/// Records that a node's part of a page has at most, unless they are all of one name: a semaphore has many.
+const RECORDS_MAX: usize = 20_000;
 /// Keys looked at per step: short enough not to hold a node up.
 const STEP: u64 = 300;
 /// A pause lasts so many times as long as the step before it.
 const PAUSE: u32 = 2;
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// One page of held leases, by key in order.
+/// What nodes store under one name, by slot; of a lock or an election all of it stands under 0.
+pub type Records = BTreeMap<u32, Vec<Holding>>;
+
+/// One page of names with held leases, in order.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// Key, and what the nodes that hold it store.
-    pub held: Vec<(String, Vec<Holding>)>,
-    /// Ask again after this key; `None` at the end.
+    /// Name, and what the nodes that hold something of it store.
+    pub held: Vec<(String, Records)>,
+    /// Ask again after this name; `None` at the end.
     pub next_after: Option<String>,
     /// Nodes that answered (`granted`) and that did not.
     pub nodes: Nodes,
 }
 
-/// The first `limit` held keys that begin with `prefix`, after `after`.
+/// The first `limit` held names that begin with `prefix`, after `after`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Query {
+    resource: Resource,
     prefix: String,
     after: String,
     limit: usize,
@@ -59,8 +65,30 @@ struct State {
     under_way: bool,
 }
 
-/// What one node has of a page: at most as many keys as it has, and whether there are more.
-type Part = (BTreeMap<String, Holding>, bool);
+/// What one node has of a page: the first names with what it stores under them, and whether it has more.
+#[derive(Default)]
+struct Part {
+    held: BTreeMap<String, BTreeMap<u32, Holding>>,
+    records: usize,
+    more: bool,
+}
+
+impl Part {
+    fn add(&mut self, query: &Query, name: &str, slot: u32, holding: &Holding) {
+        let is_beyond = self.held.last_key_value().is_some_and(|(last, _)| **last < *name);
+        if name <= &*query.after || !name.starts_with(&query.prefix) || self.more && is_beyond {
+            return;
+        }
+        if let Place::Vacant(place) = self.held.entry(name.to_owned()).or_default().entry(slot) {
+            place.insert(holding.clone());
+            self.records += 1;
+        }
+        while self.held.len() > query.limit || self.records > RECORDS_MAX && self.held.len() > 1 {
+            self.records -= self.held.pop_last().map_or(0, |(_, records)| records.len());
+            self.more = true;
+        }
+    }
+}
 
 /// What all pages are a part of.
 fn common_prefix<'a>(mut prefixes: impl Iterator<Item = &'a str>) -> &'a str {
@@ -73,8 +101,9 @@ fn common_prefix<'a>(mut prefixes: impl Iterator<Item = &'a str>) -> &'a str {
 }
 
 /// One node's part of each page.
-async fn walk(member: Arc<Member>, queries: Arc<[Query]>) -> Result<Vec<Part>, NodeError> {
-    let prefix = common_prefix(queries.iter().map(|query| &*query.prefix));
+async fn walk(member: Arc<Member>, keys: Keys, queries: Arc<[Query]>) -> Result<Vec<Part>, NodeError> {
+    let prefixes: Vec<_> = queries.iter().map(|of| [keys.base(of.resource), &of.prefix].concat()).collect();
+    let prefix = common_prefix(prefixes.iter().map(String::as_str));
     let mut parts: Vec<Part> = queries.iter().map(|_| Part::default()).collect();
     let mut cursor = "0".to_owned();
     loop {
@@ -82,20 +111,10 @@ async fn walk(member: Arc<Member>, queries: Arc<[Query]>) -> Result<Vec<Part>, N
         let command = Arc::new(calls::list(prefix, &cursor, STEP));
         let step = ListStep::read(member.ask_to_vote(&command).await?)?;
         for (key, holding) in step.held {
-            for (query, (held, more)) in queries.iter().zip(&mut parts) {
-                if key <= query.after || !key.starts_with(&query.prefix) {
-                    continue;
-                }
-                if held.len() == query.limit && held.last_key_value().is_some_and(|(last, _)| *last < key) {
-                    *more = true;
-                    continue;
-                }
-                if let Place::Vacant(place) = held.entry(key.clone()) {
-                    place.insert(holding.clone());
-                }
-                if held.len() > query.limit {
-                    held.pop_last();
-                    *more = true;
+            for (query, part) in queries.iter().zip(&mut parts) {
+                let record = key.strip_prefix(keys.base(query.resource));
+                if let Some((name, slot)) = record.and_then(Keys::name_and_slot) {
+                    part.add(query, name, slot, &holding);
                 }
             }
         }
@@ -110,58 +129,67 @@ async fn walk(member: Arc<Member>, queries: Arc<[Query]>) -> Result<Vec<Part>, N
 /// A page, as far as the nodes have told.
 #[derive(Default)]
 struct Merge {
-    by_key: HashMap<String, Vec<Holding>>,
-    /// Beyond the last key of a shortened list, that node may hold keys it did not name.
+    by_name: HashMap<String, Records>,
+    /// Beyond the last name of a shortened list, that node may hold others.
     known_to: Option<String>,
 }
 
 impl Merge {
-    fn add(&mut self, (held, more): Part) {
+    fn add(&mut self, Part { held, more, .. }: Part) {
         if let (true, Some((last, _))) = (more, held.last_key_value()) {
             let known = self.known_to.take();
             self.known_to = Some(known.map_or(last.clone(), |known| known.min(last.clone())));
         }
-        for (key, holding) in held {
-            self.by_key.entry(key).or_default().push(holding);
+        for (name, records) in held {
+            let of_name = self.by_name.entry(name).or_default();
+            for (slot, holding) in records {
+                of_name.entry(slot).or_default().push(holding);
+            }
         }
     }
 
-    fn is_known(&self, key: &str) -> bool {
-        self.known_to.as_ref().is_none_or(|known| key <= &**known)
+    fn is_known(&self, name: &str) -> bool {
+        self.known_to.as_ref().is_none_or(|known| name <= &**known)
     }
 
     /// Whether only another node could tell who holds something.
     fn is_open(&self, answered: usize, total: usize) -> bool {
         let is_doubtful = |holdings: &Vec<Holding>| tally::is_doubtful(holdings.iter(), answered, total);
-        self.by_key.iter().any(|(key, holdings)| self.is_known(key) && is_doubtful(holdings))
+        self.by_name.iter().any(|(name, records)| self.is_known(name) && records.values().any(is_doubtful))
     }
 
     fn page(self, limit: usize, nodes: Nodes) -> Page {
         let total = nodes.total as usize;
         let is_held = |holdings: &Vec<Holding>| tally::holder(holdings.iter(), total).is_some();
         let known_to = self.known_to;
-        let is_known = |key: &String| known_to.as_ref().is_none_or(|known| key <= known);
-        let mut held: Vec<_> =
-            self.by_key.into_iter().filter(|(key, of)| is_known(key) && is_held(of)).collect();
+        let is_known = |name: &String| known_to.as_ref().is_none_or(|known| name <= known);
+        let is_shown = |(name, records): &(String, Records)| is_known(name) && records.values().any(is_held);
+        let mut held: Vec<_> = self.by_name.into_iter().filter(is_shown).collect();
         held.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let mut next_after = known_to;
         if held.len() > limit {
             held.truncate(limit);
-            next_after = held.last().map(|(key, _)| key.clone());
+            next_after = held.last().map(|(name, _)| name.clone());
         }
         Page { held, next_after, nodes }
     }
 }
 
 impl Engine {
-    /// Held leases whose key begins with `prefix` and comes after `after`, in order, by a walk over all keys of
-    /// every node that begins after this call.
+    /// Names of a resource that begin with `prefix`, come after `after` and have a held lease, in order, by a walk
+    /// over all keys of every node that begins after this call.
     ///
     /// # Errors
     /// The votes, where fewer than a quorum answered.
-    pub async fn list(self: &Arc<Self>, prefix: &str, after: &str, limit: usize) -> Result<Page, Nodes> {
+    pub async fn list(
+        self: &Arc<Self>,
+        resource: Resource,
+        prefix: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<Page, Nodes> {
         let (asker, answer) = oneshot::channel();
-        let query = Query { prefix: prefix.to_owned(), after: after.to_owned(), limit };
+        let query = Query { resource, prefix: prefix.to_owned(), after: after.to_owned(), limit };
         {
             let mut state = self.walks.state.lock();
             state.next.entry(query).or_default().push(asker);
@@ -191,8 +219,8 @@ impl Engine {
     async fn walk_once(&self, asked: BTreeMap<Query, Vec<Asker>>) {
         let (queries, mut askers): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
         let queries: Arc<[Query]> = queries.into();
-        let mut walks: FuturesUnordered<_> =
-            self.seats().map(|(_, member)| walk(Arc::clone(member), Arc::clone(&queries))).collect();
+        let walk = |member| walk(Arc::clone(member), self.keys().clone(), Arc::clone(&queries));
+        let mut walks: FuturesUnordered<_> = self.seats().map(|(_, member)| walk(member)).collect();
         let mut count = Count::new(self.total());
         let mut merges: Vec<Option<Merge>> = queries.iter().map(|_| Some(Merge::default())).collect();
         let left = async |askers: &mut Vec<Vec<Asker>>| {
@@ -257,15 +285,15 @@ mod tests {
         let lease = api.acquire().await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(api.holders(&lease), [true; 3]);
-        let key = api.scope.channels()[0].to_string();
+        let key = api.scope.channels()[0].strip_prefix(api.engine.keys().base(Resource::Lock)).unwrap();
         api.nodes.iter().for_each(|node| node.hang_with(Script::List));
         let list = |prefix: &str, after: &str| {
             let (engine, prefix, after) = (Arc::clone(&api.engine), prefix.to_owned(), after.to_owned());
-            tokio::spawn(async move { engine.list(&prefix, &after, 10).await.unwrap().held })
+            tokio::spawn(async move { engine.list(Resource::Lock, &prefix, &after, 10).await.unwrap().held })
         };
-        let first = list(&key, "");
+        let first = list(key, "");
         tokio::task::yield_now().await;
-        let others: Vec<_> = [("", ""), ("", ""), ("", &*key), ("other", "")]
+        let others: Vec<_> = [("", ""), ("", ""), ("", key), ("other", "")]
             .map(|(prefix, after)| list(prefix, after))
             .into_iter()
             .collect();

@@ -17,7 +17,7 @@ mod grant;
 mod guard;
 pub mod hub;
 mod issue;
-mod list;
+pub mod list;
 pub mod membership;
 mod read;
 mod release;
@@ -377,6 +377,7 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::clock::SeededClock;
+    use crate::domain::Resource;
     use crate::node::Script;
     use crate::node::embedded::EmbeddedNode;
     use crate::quorum::fixture::Api;
@@ -460,7 +461,7 @@ mod tests {
             let failed = async {
                 match script {
                     Script::Read => api.engine.read(&[&key], |_| true).await.err(),
-                    Script::List => api.engine.list("", "", 10).await.err(),
+                    Script::List => api.engine.list(Resource::Lock, "", "", 10).await.err(),
                     Script::Issue => api.engine.issue(&key).await.err(),
                     _ => api.engine.release(&api.scope, &lease.id).await.err(),
                 }

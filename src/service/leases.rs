@@ -97,9 +97,10 @@ impl Service {
         let mut result = run.unwrap_or_else(|| Err(self.not_granted(primitive)));
         if let Ok(granted) = &mut result {
             granted.entry = Some(self.ledger.granted(|| target.held(), primitive, &granted.lease));
-        }
-        if result.is_ok() && primitive == Primitive::Election {
-            self.engine.publish(contender.channels());
+            if primitive == Primitive::Election {
+                self.engine.publish(contender.channels());
+            }
+            self.watches.look_again(contender.channels());
         }
         outcome.outcome = match &result {
             Ok(_) => Acquisition::Granted,
@@ -284,8 +285,11 @@ pub(crate) fn holder(named: &Named<'_>, slots: Vec<u32>) -> Holder {
 }
 
 /// Who hold a lock together, as far as a quorum of nodes tells; `None` where nobody does.
-pub(crate) fn sharers(holdings: &[Holding], total: usize) -> Option<Sharers> {
-    let (mut named, count) = tally::sharers(holdings.iter(), total)?;
+pub(crate) fn sharers<'a>(
+    holdings: impl Iterator<Item = &'a Holding> + Clone,
+    total: usize,
+) -> Option<Sharers> {
+    let (mut named, count) = tally::sharers(holdings, total)?;
     let remaining_ms = named.first()?.remaining_ms;
     named.truncate(SHARERS_SHOWN);
     let holders = named.iter().map(|named| holder(named, Vec::new())).collect();

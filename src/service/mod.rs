@@ -7,10 +7,11 @@
 mod contender;
 mod elections;
 pub mod fencing;
+mod force;
 pub mod hold;
 pub mod leases;
 pub(crate) mod ledger;
-pub mod locks;
+mod looks;
 pub mod members;
 pub mod multilocks;
 mod notices;
@@ -18,6 +19,7 @@ mod released;
 mod requests;
 pub mod semaphores;
 pub mod waiting;
+mod watches;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +28,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::domain::{Candidate, LeaseHandle, Metadata, Mode, Name, Owner, RequestId, Token, Value, Version};
-pub use crate::domain::{Nodes, Primitive};
+pub use crate::domain::{Nodes, Primitive, Resource};
 
-pub use self::elections::LeaderView;
 pub use self::fencing::TokenCheck;
 pub use self::hold::HoldEvent;
-pub use self::locks::LockPage;
-pub use self::semaphores::SemaphoreView;
+pub use self::looks::{Page, View};
+pub use self::waiting::{Visitor, Waiter};
 use crate::quorum::{Engine, Grant};
 
 /// What a lease is asked for.
@@ -219,21 +220,6 @@ pub struct Sharers {
     pub remaining_ms: u64,
 }
 
-/// Answer to looking at a lock or an election.
-#[derive(Debug, Clone)]
-pub struct Inspection {
-    /// Who holds it, where a quorum agrees on one lease.
-    pub holder: Option<Holder>,
-    /// Who hold it together, in place of one.
-    pub sharers: Option<Sharers>,
-    /// Highest token known to a quorum.
-    pub highest_token: Option<Token>,
-    /// Waiters on this API server.
-    pub waiters: usize,
-    /// How the nodes stood: `held` counts those that hold a lease.
-    pub nodes: Nodes,
-}
-
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -312,7 +298,7 @@ pub struct Service {
     pub engine: Arc<Engine>,
     pub(crate) rooms: Arc<waiting::Rooms>,
     pub(crate) requests: Arc<requests::Requests>,
-    pub(crate) watches: Arc<elections::Watches>,
+    pub(crate) watches: Arc<watches::Watches>,
     pub(crate) released: Arc<released::Released>,
     pub(crate) ledger: Arc<ledger::Ledger>,
 }
@@ -336,6 +322,12 @@ impl Service {
     pub fn drain(&self) {
         self.rooms.close();
         self.requests.close();
+    }
+
+    /// Who wait at this server and are asked for, in the order of arrival: the first `limit` of those numbered above
+    /// `after`.
+    pub fn waiters(&self, after: u64, limit: usize, is_asked_for: impl Fn(&Visitor) -> bool) -> Vec<Waiter> {
+        self.rooms.waiters(after, limit, is_asked_for)
     }
 
     /// Wall clock, ms since the epoch; for display.

@@ -7,32 +7,19 @@
 
 use std::collections::BTreeMap;
 
-use super::leases::{holder, unavailable};
+use super::leases::holder;
 use super::waiting::{Queued, Wish};
-use super::{Holder, Nodes, Service, ServiceError};
-use crate::domain::{Entry, LeaseId, Name, Scope, Survey};
+use super::{Holder, Nodes, Service};
+use crate::domain::{Entry, Keys, LeaseId, Name, Scope, Survey};
 use crate::quorum::Refusal;
-use crate::quorum::tally::{self, quorum_of};
+use crate::quorum::tally::{self, Named, quorum_of};
 
 /// The largest limit of a semaphore.
 pub const LIMIT_MAX: u32 = 10_000;
 /// Holders named in a refusal; looking at the semaphore names them all.
 const HOLDERS_SHOWN: usize = 16;
 /// Slots read in one script.
-const READ_CHUNK: usize = 256;
-
-/// Who holds a semaphore.
-#[derive(Debug, Clone)]
-pub struct SemaphoreView {
-    /// Slots held.
-    pub in_use: u32,
-    /// Leases, by their lowest slot.
-    pub holders: Vec<Holder>,
-    /// Waiters on this API server.
-    pub waiters: usize,
-    /// How the nodes stood.
-    pub nodes: Nodes,
-}
+pub(crate) const READ_CHUNK: usize = 256;
 
 /// Slots to ask for.
 pub(crate) struct Picked {
@@ -68,6 +55,25 @@ struct Seen {
     /// Slots that only nodes which did not answer could name a holder of.
     in_doubt: Vec<u32>,
     nodes: Nodes,
+}
+
+/// Leases, each with all of its slots.
+#[derive(Default)]
+pub(crate) struct Leases(BTreeMap<LeaseId, Holder>);
+
+impl Leases {
+    /// A quorum names it, in this slot of a semaphore.
+    pub(crate) fn add(&mut self, named: &Named<'_>, slot: Option<u32>) {
+        let lease = self.0.entry(named.lease).or_insert_with(|| holder(named, Vec::new()));
+        lease.slots.extend(slot);
+    }
+
+    /// By their lowest slot.
+    pub(crate) fn in_order(self) -> Vec<Holder> {
+        let mut holders: Vec<Holder> = self.0.into_values().collect();
+        holders.sort_unstable_by(|a, b| a.slots.cmp(&b.slots));
+        holders
+    }
 }
 
 /// Whether fewer than `wanted` permits are left at this node. Those of a higher limit count, too.
@@ -109,7 +115,7 @@ fn is_clear(surveys: &[Survey], limit: u32, wanted: usize, total: usize) -> bool
 }
 
 /// Slots that any node names, in order.
-fn named_slots(surveys: &[Survey]) -> Vec<u32> {
+pub(crate) fn named_slots(surveys: &[Survey]) -> Vec<u32> {
     let mut slots: Vec<u32> = surveys.iter().flat_map(|survey| survey.named.iter().copied()).collect();
     slots.sort_unstable();
     slots.dedup();
@@ -117,7 +123,7 @@ fn named_slots(surveys: &[Survey]) -> Vec<u32> {
 }
 
 /// Whether these answers settle who holds each of so many slots.
-fn are_settled(answers: &[Vec<Option<Entry>>], slots: usize, total: usize) -> bool {
+pub(crate) fn are_settled(answers: &[Vec<Option<Entry>>], slots: usize, total: usize) -> bool {
     (0..slots).all(|place| {
         let holdings = answers.iter().filter_map(|entries| entries.get(place)?.as_ref()?.holding.as_ref());
         tally::is_settled(holdings, answers.len(), total)
@@ -186,28 +192,17 @@ impl Service {
         Ok(Picked { slots: free, doubt: doubtful.then_some(Doubt { free_in_ms }) })
     }
 
-    /// Who holds a semaphore.
-    ///
-    /// # Errors
-    /// [`ServiceError::QuorumUnavailable`].
-    pub async fn get_semaphore(&self, name: &Name) -> Result<SemaphoreView, ServiceError> {
-        let index = self.engine.keys().semaphore(name);
-        let (holders, nodes) = self.read_holders(&index, usize::MAX).await.map_err(unavailable)?;
-        Ok(SemaphoreView {
-            in_use: holders.iter().map(|holder| holder.slots.len() as u32).sum(),
-            holders,
-            waiters: self.rooms.waiting(&index),
-            nodes,
-        })
-    }
-
     /// Some holders, for a refusal; none where the nodes do not tell.
     pub(crate) async fn semaphore_holders(&self, name: &Name) -> Vec<Holder> {
         let index = self.engine.keys().semaphore(name);
         self.read_holders(&index, HOLDERS_SHOWN).await.map(|(holders, _)| holders).unwrap_or_default()
     }
 
-    async fn read_holders(&self, index: &str, slots_max: usize) -> Result<(Vec<Holder>, Nodes), Nodes> {
+    pub(crate) async fn read_holders(
+        &self,
+        index: &str,
+        slots_max: usize,
+    ) -> Result<(Vec<Holder>, Nodes), Nodes> {
         // Whatever has a quorum is known to one of any quorum.
         let limit = if slots_max > HOLDERS_SHOWN { u32::MAX } else { 0 };
         let (surveys, _) = self.engine.survey(index, (limit, 1), slots_max, |_| true).await?;
@@ -220,14 +215,14 @@ impl Service {
     /// Who holds these slots, in order.
     async fn read_slots(&self, index: &str, slots: &[u32]) -> Result<Seen, Nodes> {
         let total = self.engine.total();
-        let mut leases: BTreeMap<LeaseId, Holder> = BTreeMap::new();
+        let mut leases = Leases::default();
         let mut nodes = Nodes { total: total as u32, quorum: self.engine.quorum(), ..Nodes::default() };
         let mut in_doubt = Vec::new();
         if slots.is_empty() {
             nodes = Nodes { held: 0, failed: self.engine.tally().failed, ..nodes };
         }
         for chunk in slots.chunks(READ_CHUNK) {
-            let keys: Vec<String> = chunk.iter().map(|slot| format!("{index}/{slot}")).collect();
+            let keys: Vec<String> = chunk.iter().map(|&slot| Keys::slot(index, slot)).collect();
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
             let settled = |answers: &[Vec<Option<Entry>>]| are_settled(answers, keys.len(), total);
             let (answers, seen) = self.engine.read_soon(&keys, settled).await?;
@@ -236,16 +231,13 @@ impl Service {
                 let holdings =
                     answers.iter().filter_map(|entries| entries.get(place)?.as_ref()?.holding.as_ref());
                 if let Some(named) = tally::holder(holdings.clone(), total) {
-                    let lease = leases.entry(named.lease);
-                    lease.or_insert_with(|| holder(&named, Vec::new())).slots.push(slot);
+                    leases.add(&named, Some(slot));
                 } else if tally::may_be_held(holdings, answers.len(), total) {
                     in_doubt.push(slot);
                 }
             }
         }
-        let mut holders: Vec<Holder> = leases.into_values().collect();
-        holders.sort_unstable_by(|a, b| a.slots.cmp(&b.slots));
-        Ok(Seen { holders, in_doubt, nodes })
+        Ok(Seen { holders: leases.in_order(), in_doubt, nodes })
     }
 }
 

@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::notices::NoticeBoard;
-use super::{ServiceError, WaitLimits};
-use crate::domain::{Mode, Want};
+use super::{AcquireOptions, ServiceError, Target, WaitLimits};
+use crate::domain::{Metadata, Mode, Name, Primitive, Want};
 use crate::quorum::Engine;
 use crate::telemetry::metrics;
 
@@ -68,6 +68,53 @@ pub(crate) struct Queued {
     pub(crate) contends: bool,
 }
 
+/// Who waits, as everyone may see it.
+#[derive(Debug, Clone)]
+pub struct Visitor {
+    /// For which primitive.
+    pub primitive: Primitive,
+    /// Its name, or those of a multilock in the order of the request.
+    pub names: Vec<Name>,
+    /// The label of the request; in an election, the candidate.
+    pub owner: Option<Box<str>>,
+    /// What the request attached.
+    pub metadata: Metadata,
+    /// How long it waits at most, ms.
+    pub wait_ms: u64,
+}
+
+impl Visitor {
+    pub(crate) fn new(target: &Target, options: &AcquireOptions) -> Self {
+        let note = &options.note;
+        let candidate = note.candidate.as_ref().map(|candidate| candidate.as_str());
+        Self {
+            primitive: target.primitive(),
+            names: match target {
+                Target::Lock(name) | Target::Semaphore { name, .. } | Target::Election(name) => {
+                    vec![name.clone()]
+                }
+                Target::Multilock(names) => names.clone(),
+            },
+            owner: candidate.or(note.owner.as_ref().map(|owner| owner.as_str())).map(Into::into),
+            metadata: note.metadata.clone(),
+            wait_ms: options.wait_ms,
+        }
+    }
+}
+
+/// One who waits, and where.
+#[derive(Debug, Clone)]
+pub struct Waiter {
+    /// Who arrives later has a greater one.
+    pub number: u64,
+    /// Who it is.
+    pub visitor: Visitor,
+    /// The place in the queue, of several queues the one farthest behind; 1 is next.
+    pub position: usize,
+    /// How long it has waited, ms.
+    pub waited_ms: u64,
+}
+
 #[derive(Default)]
 struct Room {
     /// By limit.
@@ -91,6 +138,7 @@ impl Room {
 struct Seat {
     /// Seats are numbered, and sit, in the order of arrival.
     number: u64,
+    visitor: Visitor,
     since: Instant,
     /// By the clocks of the nodes, µs.
     arrived_us: u64,
@@ -133,6 +181,7 @@ impl Rooms {
         keys: &[Arc<str>],
         wish: Wish,
         place: Option<Place>,
+        visitor: Visitor,
     ) -> Result<Ticket, ServiceError> {
         if self.is_closed() {
             return Err(ServiceError::ShuttingDown);
@@ -149,6 +198,7 @@ impl Rooms {
         });
         let seat = Arc::new(Seat {
             number: place.number,
+            visitor,
             since: self.engine.clock().now(),
             arrived_us: place.arrived_us,
             want: match wish.mode {
@@ -208,6 +258,39 @@ impl Rooms {
             permits: queued.permits + queue.permits,
             contends: queued.contends || !queue.board.is_paused(),
         })
+    }
+
+    /// Who wait here and are asked for, in the order of arrival: the first `limit` of those numbered above `after`.
+    pub(crate) fn waiters(
+        &self,
+        after: u64,
+        limit: usize,
+        is_asked_for: impl Fn(&Visitor) -> bool,
+    ) -> Vec<Waiter> {
+        let mut found = BTreeMap::new();
+        {
+            let rooms = self.rooms.lock();
+            for queue in rooms.values().flat_map(|room| room.queues.values()) {
+                let seats = queue.seats.iter().zip(1..);
+                for (seat, place) in
+                    seats.filter(|(seat, _)| seat.number > after && is_asked_for(&seat.visitor))
+                {
+                    let (_, position) = found.entry(seat.number).or_insert_with(|| (Arc::clone(seat), place));
+                    *position = place.max(*position);
+                    if found.len() > limit {
+                        found.pop_last();
+                    }
+                }
+            }
+        }
+        let now = self.engine.clock().now();
+        let waiter = |(number, (seat, position)): (u64, (Arc<Seat>, usize))| Waiter {
+            number,
+            visitor: seat.visitor.clone(),
+            position,
+            waited_ms: now.saturating_duration_since(seat.since).as_millis() as u64,
+        };
+        found.into_iter().map(waiter).collect()
     }
 
     fn is_empty(&self) -> bool {
@@ -364,10 +447,15 @@ mod tests {
 
     const ONE: Wish = Wish { limit: 1, permits: 1, mode: Mode::Exclusive };
 
+    fn visitor(name: &str) -> Visitor {
+        let (names, metadata) = (vec![Name::new(name).unwrap()], Metadata::default());
+        Visitor { primitive: Primitive::Lock, names, owner: None, metadata, wait_ms: 1000 }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn where_nobody_may_wait_no_room_is_left_behind() {
         let rooms = rooms(0).await;
-        assert!(rooms.enter(&["a".into()], ONE, None).is_err());
+        assert!(rooms.enter(&["a".into()], ONE, None, visitor("a")).is_err());
         assert!(rooms.rooms.lock().is_empty());
         assert!(rooms.is_empty());
     }
@@ -376,7 +464,7 @@ mod tests {
     async fn a_multilock_asks_once_it_heads_all_queues_and_nobody_passes_it() {
         let rooms = rooms(10).await;
         let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
-        let enter = |keys: &[Arc<str>]| rooms.enter(keys, ONE, None).ok().unwrap();
+        let enter = |keys: &[Arc<str>]| rooms.enter(keys, ONE, None, visitor("x")).ok().unwrap();
         let is_first = Ticket::is_first;
         let [first_a, first_b] = [&a, &b].map(|key| enter(std::slice::from_ref(key)));
         let both = enter(&[a.clone(), b.clone()]);
@@ -384,6 +472,14 @@ mod tests {
         let [next_a, next_b] = [&a, &b].map(|key| enter(std::slice::from_ref(key)));
         assert!(is_first(&first_a) && is_first(&first_b));
         assert_eq!((rooms.waiting("a"), rooms.waiting("b")), (4, 4));
+        let positions = |limit| {
+            let waiters = rooms.waiters(0, limit, |_| true);
+            waiters.iter().map(|waiter| (waiter.number, waiter.position)).collect::<Vec<_>>()
+        };
+        assert_eq!(positions(9), [(1, 1), (2, 1), (3, 2), (4, 3), (5, 4), (6, 4)]);
+        assert_eq!(positions(2), [(1, 1), (2, 1)]);
+        assert_eq!(rooms.waiters(4, 9, |visitor| visitor.names.is_empty()).len(), 0);
+        assert_eq!(rooms.waiters(4, 9, |_| true).len(), 2);
         drop(first_b);
         drop(leaves);
         assert!(!is_first(&both) && !is_first(&next_b));
@@ -399,7 +495,7 @@ mod tests {
     async fn who_comes_back_sits_where_it_sat_and_whoever_moved_up_yields() {
         let rooms = rooms(10).await;
         let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
-        let enter = |keys: &[Arc<str>], place| rooms.enter(keys, ONE, place).ok().unwrap();
+        let enter = |keys: &[Arc<str>], place| rooms.enter(keys, ONE, place, visitor("x")).ok().unwrap();
         let one = std::slice::from_ref(&a);
         let (first, both, third) = (enter(one, None), enter(&[a.clone(), b.clone()], None), enter(one, None));
         let [first_place, both_place] = [first.place(), both.place()];
@@ -413,7 +509,7 @@ mod tests {
         assert!(first.is_first() && !both.is_first() && !third.is_first());
         // Another attempt of the same request sits beside it, and another wish of its id at the end.
         let again = enter(one, Some(first_place));
-        let other = rooms.enter(one, Wish { limit: 2, ..ONE }, Some(first_place)).ok().unwrap();
+        let other = rooms.enter(one, Wish { limit: 2, ..ONE }, Some(first_place), visitor("x")).ok().unwrap();
         assert!(other.is_first() && other.place().number > third.place().number);
         drop(first);
         assert!(again.is_first() && !both.is_first());

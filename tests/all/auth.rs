@@ -395,3 +395,40 @@ async fn a_hangup_has_the_key_file_read_again_though_it_is_the_same() {
     crate::support::redis::signal(server.pid(), nix::sys::signal::Signal::SIGHUP);
     eventually("it is read again", async || server.log().contains("keys read again")).await;
 }
+
+#[tokio::test]
+async fn a_forced_release_is_one_line_of_the_log_with_key_name_and_reason() {
+    let (_cluster, server, _keys) = keyed().await;
+    let api = with(&server.api(), OWNER);
+    api.acquire("stuck:1", json!({"ttl_ms": 60_000})).await.ok();
+    api.delete("/v1/locks/stuck:1?reason=its%20host%20is%20gone").await.ok();
+    eventually("it is logged", async || server.log().contains("forced release")).await;
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("forced release")).unwrap();
+    for part in ["stuck:1", "its host is gone", "lock", "released=true", "key="] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn any_key_may_ask_what_it_may_do_and_is_shown_only_waiters_of_its_names() {
+    let (_cluster, server, _keys) = keyed().await;
+    let [all, orders, locker] = [OWNER, ORDERS, LOCKER].map(|key| with(&server.api(), key));
+    assert_eq!(locker.get("/v1/key").await.ok()["scopes"], json!(["lock"]));
+    let own = orders.get("/v1/key").await.ok();
+    assert_eq!(own["scopes"], json!(["read", "lock", "admin"]));
+    assert_eq!(own["prefixes"], json!(["orders:", "shared:"]));
+    assert_eq!((&own["name"], own.as_object().unwrap().len()), (&json!(format!("{ORDERS}-name")), 3));
+    server.api().get("/v1/key").await.problem(401, "unauthenticated");
+    locker.get("/v1/waiters").await.problem(403, "forbidden");
+    let mut tasks = Vec::new();
+    for name in ["orders:1", "other:1"] {
+        all.acquire(name, json!({"ttl_ms": 60_000})).await.ok();
+        let api = all.clone();
+        tasks.push(tokio::spawn(async move { api.acquire(name, json!({"wait_ms": 30_000})).await }));
+    }
+    let waiting = async |api: &Api| api.get("/v1/waiters").await.ok()["waiters"].as_array().unwrap().len();
+    eventually("both wait", async || waiting(&all).await == 2).await;
+    assert_eq!(waiting(&orders).await, 1);
+    tasks.iter().for_each(|task| task.abort());
+}

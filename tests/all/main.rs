@@ -26,6 +26,7 @@ mod fairness;
 mod hold;
 mod http_edge;
 mod layers;
+mod looks;
 mod members;
 mod metrics;
 mod nodes_down;

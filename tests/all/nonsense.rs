@@ -16,7 +16,7 @@ use quorate::node::ballot::Ballot;
 use quorate::node::calls::{self, Extended, GrantVote, ListStep};
 use quorate::node::{BoxFuture, Call, Command, HintSink, Identity, Node, NodeError, ReplyTo, Script, Value};
 use quorate::quorum::{Engine, EngineOptions};
-use quorate::service::{AcquireOptions, Held, Note, Service, Target, WaitLimits};
+use quorate::service::{AcquireOptions, Held, Note, Resource, Service, Target, WaitLimits};
 
 const NOW_MS: i64 = 1_790_000_000_000;
 
@@ -199,11 +199,12 @@ async fn ask_for_everything(replies: Vec<Result<Value, NodeError>>) {
         drop(tokio::time::timeout(patience, extend).await);
         drop(tokio::time::timeout(patience, release).await);
     }
-    drop(tokio::time::timeout(patience, service.get_lock(&name)).await);
-    drop(tokio::time::timeout(patience, service.list_locks("", None, 10)).await);
-    drop(tokio::time::timeout(patience, service.force_release_lock(&name)).await);
-    drop(tokio::time::timeout(patience, service.get_semaphore(&name)).await);
-    drop(tokio::time::timeout(patience, service.get_leader(&name, None, 0)).await);
+    for resource in [Resource::Lock, Resource::Semaphore, Resource::Election] {
+        drop(tokio::time::timeout(patience, service.look(resource, &name)).await);
+        drop(tokio::time::timeout(patience, service.look_after(resource, &name, Some("free"), 50)).await);
+        drop(tokio::time::timeout(patience, service.list(resource, "", None, 10)).await);
+        drop(tokio::time::timeout(patience, service.force_release(resource, &name, None)).await);
+    }
     drop(tokio::time::timeout(patience, service.issue_token(&name)).await);
     drop(tokio::time::timeout(patience, service.check_token(&name, handle.token)).await);
     let value = quorate::domain::Value::new("v").unwrap();

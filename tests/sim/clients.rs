@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use quorate::clock::{Clock as _, SeededClock};
 use quorate::domain::{Candidate, LeaseHandle, Mode, Name, RequestId, Value};
+use quorate::service;
 use quorate::service::hold::HoldEvent;
 use quorate::service::{AcquireOptions, Granted, Held, Lease, Note, Service, ServiceError, Target};
 use rand::rngs::SmallRng;
@@ -661,7 +662,10 @@ impl Client {
         let process = self.any_process();
         let lock = self.rng.random_range(0..town.names.locks.len());
         let began = town.checkers.forcing(lock);
-        let call = town.at(&process, process.service.force_release_lock(&town.names.locks[lock]));
+        let call = town.at(
+            &process,
+            process.service.force_release(service::Resource::Lock, &town.names.locks[lock], None),
+        );
         let answer = match timeout(Duration::from_secs(3), call).await {
             Ok(Some(Ok(held))) => Some(held),
             Ok(Some(Err(why))) => {
@@ -683,9 +687,10 @@ impl Client {
         match self.rng.random_range(0..4) {
             0 | 1 => {
                 let lock = self.rng.random_range(0..town.names.locks.len());
-                let call = town.at(&process, process.service.get_lock(&town.names.locks[lock]));
+                let call =
+                    town.at(&process, process.service.look(service::Resource::Lock, &town.names.locks[lock]));
                 if let Ok(Some(Ok(seen))) = timeout(patience, call).await
-                    && let Some(holder) = seen.holder
+                    && let Some(holder) = seen.holder()
                     && seen.nodes.failed == 0
                 {
                     town.checkers.inspected(lock, began, holder.token.get());
@@ -693,11 +698,16 @@ impl Client {
             }
             2 => self.see_leader().await,
             _ => {
-                let call = town.at(&process, process.service.get_semaphore(&town.names.semaphore));
+                let call = town
+                    .at(&process, process.service.look(service::Resource::Semaphore, &town.names.semaphore));
                 if let Ok(Some(Ok(seen))) = timeout(patience, call).await
-                    && seen.in_use > town.names.limit
+                    && seen.in_use() > town.names.limit
                 {
-                    town.checkers.violate(format!("{} permits in use of {}", seen.in_use, town.names.limit));
+                    town.checkers.violate(format!(
+                        "{} permits in use of {}",
+                        seen.in_use(),
+                        town.names.limit
+                    ));
                 }
             }
         }
@@ -707,9 +717,9 @@ impl Client {
         let town = Arc::clone(&self.town);
         let process = self.any_process();
         let (began, told) = (Instant::now(), town.checkers.versions_told());
-        let call = town.at(&process, process.service.get_leader(&town.names.election, None, 0));
+        let call = town.at(&process, process.service.look(service::Resource::Election, &town.names.election));
         if let Ok(Some(Ok(seen))) = timeout(Duration::from_secs(3), call).await
-            && let Some(holder) = seen.holder
+            && let Some(holder) = seen.holder()
         {
             let term = holder.token.get();
             town.checkers.shown(term, &holder.note, Some(&told));

@@ -8,6 +8,44 @@ import (
 	"strconv"
 )
 
+// ListElectionsQuery narrows ListElections; what is zero is left out.
+type ListElectionsQuery struct {
+	Prefix string
+	Limit  int64
+	Cursor string
+}
+
+// ListElections: List the elections that have a leader.
+func (c Calls) ListElections(ctx context.Context, query ListElectionsQuery) (*ElectionList, error) {
+	values := url.Values{}
+	if query.Prefix != "" {
+		values.Set("prefix", query.Prefix)
+	}
+	if query.Limit != 0 {
+		values.Set("limit", strconv.FormatInt(query.Limit, 10))
+	}
+	if query.Cursor != "" {
+		values.Set("cursor", query.Cursor)
+	}
+	answer := new(ElectionList)
+	return answer, c.call(ctx, "GET", "/v1/elections", values, nil, nil, answer)
+}
+
+// ForceResignQuery narrows ForceResign; what is zero is left out.
+type ForceResignQuery struct {
+	Reason string
+}
+
+// ForceResign: Force a leader to resign.
+func (c Calls) ForceResign(ctx context.Context, name string, query ForceResignQuery) (*Released, error) {
+	values := url.Values{}
+	if query.Reason != "" {
+		values.Set("reason", query.Reason)
+	}
+	answer := new(Released)
+	return answer, c.call(ctx, "DELETE", "/v1/elections/"+url.PathEscape(name), values, nil, nil, answer)
+}
+
 // GetLeaderQuery narrows GetLeader; what is zero is left out.
 type GetLeaderQuery struct {
 	After  string
@@ -69,6 +107,12 @@ func (c Calls) IssueToken(ctx context.Context, name string) (*IssuedToken, error
 	return answer, c.call(ctx, "POST", "/v1/fencing/"+url.PathEscape(name)+"/issue", nil, nil, nil, answer)
 }
 
+// GetKey: What may I do?
+func (c Calls) GetKey(ctx context.Context) (*Key, error) {
+	answer := new(Key)
+	return answer, c.call(ctx, "GET", "/v1/key", nil, nil, nil, answer)
+}
+
 // ExtendLeases: Extend many leases.
 func (c Calls) ExtendLeases(ctx context.Context, body ManyLeases) (*ManyExtended, error) {
 	answer := new(ManyExtended)
@@ -104,16 +148,38 @@ func (c Calls) ListLocks(ctx context.Context, query ListLocksQuery) (*LockList, 
 	return answer, c.call(ctx, "GET", "/v1/locks", values, nil, nil, answer)
 }
 
+// ForceReleaseLockQuery narrows ForceReleaseLock; what is zero is left out.
+type ForceReleaseLockQuery struct {
+	Reason string
+}
+
 // ForceReleaseLock: Force the release of a lock.
-func (c Calls) ForceReleaseLock(ctx context.Context, name string) (*Released, error) {
+func (c Calls) ForceReleaseLock(ctx context.Context, name string, query ForceReleaseLockQuery) (*Released, error) {
+	values := url.Values{}
+	if query.Reason != "" {
+		values.Set("reason", query.Reason)
+	}
 	answer := new(Released)
-	return answer, c.call(ctx, "DELETE", "/v1/locks/"+url.PathEscape(name), nil, nil, nil, answer)
+	return answer, c.call(ctx, "DELETE", "/v1/locks/"+url.PathEscape(name), values, nil, nil, answer)
+}
+
+// GetLockQuery narrows GetLock; what is zero is left out.
+type GetLockQuery struct {
+	After  string
+	WaitMs int64
 }
 
 // GetLock: Read a lock.
-func (c Calls) GetLock(ctx context.Context, name string) (*LockState, error) {
+func (c Calls) GetLock(ctx context.Context, name string, query GetLockQuery) (*LockState, error) {
+	values := url.Values{}
+	if query.After != "" {
+		values.Set("after", query.After)
+	}
+	if query.WaitMs != 0 {
+		values.Set("wait_ms", strconv.FormatInt(query.WaitMs, 10))
+	}
 	answer := new(LockState)
-	return answer, c.call(ctx, "GET", "/v1/locks/"+url.PathEscape(name), nil, nil, nil, answer)
+	return answer, c.call(ctx, "GET", "/v1/locks/"+url.PathEscape(name), values, nil, &query.WaitMs, answer)
 }
 
 // AcquireLock: Acquire a lock.
@@ -188,10 +254,65 @@ func (c Calls) ListNodes(ctx context.Context) (*NodeList, error) {
 	return answer, c.call(ctx, "GET", "/v1/nodes", nil, nil, nil, answer)
 }
 
+// ListSemaphoresQuery narrows ListSemaphores; what is zero is left out.
+type ListSemaphoresQuery struct {
+	Prefix string
+	Limit  int64
+	Cursor string
+}
+
+// ListSemaphores: List the semaphores in use.
+func (c Calls) ListSemaphores(ctx context.Context, query ListSemaphoresQuery) (*SemaphoreList, error) {
+	values := url.Values{}
+	if query.Prefix != "" {
+		values.Set("prefix", query.Prefix)
+	}
+	if query.Limit != 0 {
+		values.Set("limit", strconv.FormatInt(query.Limit, 10))
+	}
+	if query.Cursor != "" {
+		values.Set("cursor", query.Cursor)
+	}
+	answer := new(SemaphoreList)
+	return answer, c.call(ctx, "GET", "/v1/semaphores", values, nil, nil, answer)
+}
+
+// ForceReleaseSemaphoreQuery narrows ForceReleaseSemaphore; what is zero is left out.
+type ForceReleaseSemaphoreQuery struct {
+	FencingToken int64
+	Reason       string
+}
+
+// ForceReleaseSemaphore: Force the release of permits.
+func (c Calls) ForceReleaseSemaphore(ctx context.Context, name string, query ForceReleaseSemaphoreQuery) (*Released, error) {
+	values := url.Values{}
+	if query.FencingToken != 0 {
+		values.Set("fencing_token", strconv.FormatInt(query.FencingToken, 10))
+	}
+	if query.Reason != "" {
+		values.Set("reason", query.Reason)
+	}
+	answer := new(Released)
+	return answer, c.call(ctx, "DELETE", "/v1/semaphores/"+url.PathEscape(name), values, nil, nil, answer)
+}
+
+// GetSemaphoreQuery narrows GetSemaphore; what is zero is left out.
+type GetSemaphoreQuery struct {
+	After  string
+	WaitMs int64
+}
+
 // GetSemaphore: Read a semaphore.
-func (c Calls) GetSemaphore(ctx context.Context, name string) (*SemaphoreState, error) {
+func (c Calls) GetSemaphore(ctx context.Context, name string, query GetSemaphoreQuery) (*SemaphoreState, error) {
+	values := url.Values{}
+	if query.After != "" {
+		values.Set("after", query.After)
+	}
+	if query.WaitMs != 0 {
+		values.Set("wait_ms", strconv.FormatInt(query.WaitMs, 10))
+	}
 	answer := new(SemaphoreState)
-	return answer, c.call(ctx, "GET", "/v1/semaphores/"+url.PathEscape(name), nil, nil, nil, answer)
+	return answer, c.call(ctx, "GET", "/v1/semaphores/"+url.PathEscape(name), values, nil, &query.WaitMs, answer)
 }
 
 // AcquireSemaphore: Acquire permits of a semaphore.
@@ -210,4 +331,31 @@ func (c Calls) ExtendSemaphore(ctx context.Context, name string, body Extend) (*
 func (c Calls) ReleaseSemaphore(ctx context.Context, name string, body Release) (*Released, error) {
 	answer := new(Released)
 	return answer, c.call(ctx, "POST", "/v1/semaphores/"+url.PathEscape(name)+"/release", nil, body, nil, answer)
+}
+
+// ListWaitersQuery narrows ListWaiters; what is zero is left out.
+type ListWaitersQuery struct {
+	Primitive string
+	Prefix    string
+	Limit     int64
+	Cursor    string
+}
+
+// ListWaiters: List who waits at this server.
+func (c Calls) ListWaiters(ctx context.Context, query ListWaitersQuery) (*WaiterList, error) {
+	values := url.Values{}
+	if query.Primitive != "" {
+		values.Set("primitive", query.Primitive)
+	}
+	if query.Prefix != "" {
+		values.Set("prefix", query.Prefix)
+	}
+	if query.Limit != 0 {
+		values.Set("limit", strconv.FormatInt(query.Limit, 10))
+	}
+	if query.Cursor != "" {
+		values.Set("cursor", query.Cursor)
+	}
+	answer := new(WaiterList)
+	return answer, c.call(ctx, "GET", "/v1/waiters", values, nil, nil, answer)
 }

@@ -156,6 +156,14 @@ type CheckToken struct {
 	FencingToken int64 `json:"fencing_token"`
 }
 
+// ElectionList: A page of elections.
+type ElectionList struct {
+	// The elections, by name.
+	Elections []ElectionState `json:"elections"`
+	// Cursor of the next page; left out on the last page.
+	NextCursor string `json:"next_cursor,omitempty"`
+}
+
 // ElectionState: An election as everyone may see it.
 type ElectionState struct {
 	// The candidate that leads. Left out while the election is vacant.
@@ -253,6 +261,16 @@ type IssuedToken struct {
 type JoiningMember struct {
 	// The URL of the node. It must be in this server's list; a password need not be said again.
 	URL string `json:"url"`
+}
+
+// Key: What a key may do.
+type Key struct {
+	// Its name in the key file; left out if the server asks for no keys.
+	Name string `json:"name,omitempty"`
+	// What the names begin with that it may touch; left out for all names.
+	Prefixes []string `json:"prefixes,omitempty"`
+	// What it may do: `read`, `lock`, `admin`.
+	Scopes []string `json:"scopes"`
 }
 
 // Leadership: A leader's lease.
@@ -378,6 +396,8 @@ type LockState struct {
 	// Time until the lease expires unless extended, in milliseconds; of shared leases, until the last of
 	// them does.
 	RemainingMs *int64 `json:"remaining_ms,omitempty"`
+	// Opaque; changes with every grant, release and expiry. For use as `after`.
+	Revision string `json:"revision"`
 	// Requests that wait for this lock at this server, alone or together with other locks.
 	Waiters int64 `json:"waiters"`
 }
@@ -630,6 +650,14 @@ type SemaphoreLease struct {
 	WaitedMs int64 `json:"waited_ms"`
 }
 
+// SemaphoreList: A page of semaphores.
+type SemaphoreList struct {
+	// Cursor of the next page; left out on the last page.
+	NextCursor string `json:"next_cursor,omitempty"`
+	// The semaphores, by name.
+	Semaphores []SemaphoreState `json:"semaphores"`
+}
+
 // SemaphoreState: A semaphore as everyone may see it.
 type SemaphoreState struct {
 	// Who holds them.
@@ -640,6 +668,8 @@ type SemaphoreState struct {
 	Name string `json:"name"`
 	// The answers of the nodes, counted.
 	Nodes Nodes `json:"nodes"`
+	// Opaque; changes with every grant, release and expiry. For use as `after`.
+	Revision string `json:"revision"`
 	// Requests that wait for this semaphore at this server.
 	Waiters int64 `json:"waiters"`
 }
@@ -652,4 +682,33 @@ type TokenState struct {
 	Name string `json:"name"`
 	// `current`: no later token has been issued. `unknown`: the token is higher than any that is known.
 	Status string `json:"status"`
+}
+
+// Waiter: One who waits.
+type Waiter struct {
+	// What the request attached.
+	Metadata map[string]string `json:"metadata,omitempty"`
+	// For what; left out for a multilock.
+	Name string `json:"name,omitempty"`
+	// The locks of a multilock.
+	Names []string `json:"names,omitempty"`
+	// The label of the request; in an election, the candidate.
+	Owner string `json:"owner,omitempty"`
+	// The position in this server's queue; 1 is next. That of a multilock is the last of its positions in
+	// the queues of its locks.
+	Position int64 `json:"position"`
+	// `lock`, `multilock`, `semaphore` or `election`.
+	Primitive string `json:"primitive"`
+	// How long it waits at most, in milliseconds.
+	WaitMs int64 `json:"wait_ms"`
+	// How long it has waited, in milliseconds.
+	WaitedMs int64 `json:"waited_ms"`
+}
+
+// WaiterList: A page of those who wait.
+type WaiterList struct {
+	// Cursor of the next page; left out on the last page.
+	NextCursor string `json:"next_cursor,omitempty"`
+	// Those who wait, in the order of arrival.
+	Waiters []Waiter `json:"waiters"`
 }

@@ -124,6 +124,14 @@ export type CheckToken = {
   fencing_token: number;
 };
 
+/** A page of elections. */
+export type ElectionList = {
+  /** The elections, by name. */
+  elections: Array<ElectionState>;
+  /** Cursor of the next page; left out on the last page. */
+  next_cursor?: string;
+};
+
 /** An election as everyone may see it. */
 export type ElectionState = {
   /** The candidate that leads. Left out while the election is vacant. */
@@ -218,6 +226,16 @@ export type IssuedToken = {
 export type JoiningMember = {
   /** The URL of the node. It must be in this server's list; a password need not be said again. */
   url: string;
+};
+
+/** What a key may do. */
+export type Key = {
+  /** Its name in the key file; left out if the server asks for no keys. */
+  name?: string;
+  /** What the names begin with that it may touch; left out for all names. */
+  prefixes?: Array<string>;
+  /** What it may do: `read`, `lock`, `admin`. */
+  scopes: Array<string>;
 };
 
 /** A leader's lease. */
@@ -336,6 +354,8 @@ export type LockState = {
   owner?: string;
   /** Time until the lease expires unless extended, in milliseconds; of shared leases, until the last of them does. */
   remaining_ms?: number;
+  /** Opaque; changes with every grant, release and expiry. For use as `after`. */
+  revision: string;
   /** Requests that wait for this lock at this server, alone or together with other locks. */
   waiters: number;
 };
@@ -574,6 +594,14 @@ export type SemaphoreLease = {
   waited_ms: number;
 };
 
+/** A page of semaphores. */
+export type SemaphoreList = {
+  /** Cursor of the next page; left out on the last page. */
+  next_cursor?: string;
+  /** The semaphores, by name. */
+  semaphores: Array<SemaphoreState>;
+};
+
 /** A semaphore as everyone may see it. */
 export type SemaphoreState = {
   /** Who holds them. */
@@ -584,6 +612,8 @@ export type SemaphoreState = {
   name: string;
   /** The answers of the nodes, counted. */
   nodes: Nodes;
+  /** Opaque; changes with every grant, release and expiry. For use as `after`. */
+  revision: string;
   /** Requests that wait for this semaphore at this server. */
   waiters: number;
 };
@@ -596,4 +626,32 @@ export type TokenState = {
   name: string;
   /** `current`: no later token has been issued. `unknown`: the token is higher than any that is known. */
   status: string;
+};
+
+/** One who waits. */
+export type Waiter = {
+  /** What the request attached. */
+  metadata?: Record<string, string>;
+  /** For what; left out for a multilock. */
+  name?: string;
+  /** The locks of a multilock. */
+  names?: Array<string>;
+  /** The label of the request; in an election, the candidate. */
+  owner?: string;
+  /** The position in this server's queue; 1 is next. That of a multilock is the last of its positions in the queues of its locks. */
+  position: number;
+  /** `lock`, `multilock`, `semaphore` or `election`. */
+  primitive: string;
+  /** How long it waits at most, in milliseconds. */
+  wait_ms: number;
+  /** How long it has waited, in milliseconds. */
+  waited_ms: number;
+};
+
+/** A page of those who wait. */
+export type WaiterList = {
+  /** Cursor of the next page; left out on the last page. */
+  next_cursor?: string;
+  /** Those who wait, in the order of arrival. */
+  waiters: Array<Waiter>;
 };

@@ -18,7 +18,7 @@ use self::attempt::Try;
 use self::contention::{Contention, Patience, Step, back_off};
 use super::leases::{holder, sharers, unavailable};
 use super::requests::{Attempt, request_of};
-use super::waiting::{Queued, Ticket, Wish};
+use super::waiting::{Queued, Ticket, Visitor, Wish};
 use super::{AcquireOptions, Granted, Holder, Primitive, Service, ServiceError, Target, retry_after};
 use crate::domain::{KEEP_MS_MAX, LeaseId, Mode, QueueId, STANDING_LIFE_MS, Scope, Standing};
 use crate::quorum::Refusal;
@@ -142,8 +142,8 @@ impl<'a> Contender<'a> {
             return self.contend(None).await;
         }
         let retries = queued && attempt.is_some();
-        let place = attempt.and_then(Attempt::place);
-        let ticket = match rooms.enter(self.scope.channels(), self.wish, place) {
+        let (place, visitor) = (attempt.and_then(Attempt::place), Visitor::new(self.target, self.options));
+        let ticket = match rooms.enter(self.scope.channels(), self.wish, place, visitor) {
             Ok(ticket) => ticket,
             // Full of those who wait for other names: what is free needs no room, nor what the request has already.
             Err(full @ ServiceError::TooManyWaiters { .. }) if !queued || retries => {
@@ -455,7 +455,7 @@ impl<'a> Contender<'a> {
         ServiceError::Contended {
             primitive: self.target.primitive(),
             holders,
-            sharers: sharers(&refusal.holdings, refusal.nodes.total as usize),
+            sharers: sharers(refusal.holdings.iter(), refusal.nodes.total as usize),
             retry_after_ms: retry_after(refusal.free_in_ms),
             nodes: refusal.nodes,
             waited: self.options.wait_ms > 0,

@@ -82,8 +82,9 @@ async fn what_is_in_the_way_of_its_own_retry_is_held_to_all_others_who_wait() {
     let service = service(&api);
     let target = Target::Lock(Name::new("a").unwrap());
     let scope = target.scope(api.engine.keys());
+    let visitor = Visitor::new(&target, &options(10, None));
     let wish = Wish { limit: 1, permits: 1, mode: Mode::Exclusive };
-    let retry = service.rooms.enter(scope.channels(), wish, None).unwrap();
+    let retry = service.rooms.enter(scope.channels(), wish, None, visitor).unwrap();
     retry.board().refused(&refusal);
     let options = options(10, None);
     let result = service.acquire(&target, &options).await;

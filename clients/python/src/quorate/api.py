@@ -15,6 +15,27 @@ class Api:
     def __init__(self, call: Callable[[str, str, dict[str, Any], dict[str, Any], Any], Any]) -> None:
         self._call = call
 
+    def list_elections(
+        self,
+        *,
+        prefix: Optional[str] = None,
+        limit: Optional[int] = None,
+        cursor: Optional[str] = None,
+    ) -> types.ElectionList:
+        """List the elections that have a leader."""
+        answer = self._call('GET', '/v1/elections', {}, {'prefix': prefix, 'limit': limit, 'cursor': cursor}, None)
+        return cast('types.ElectionList', answer)
+
+    def force_resign(
+        self,
+        name: str,
+        *,
+        reason: Optional[str] = None,
+    ) -> types.Released:
+        """Force a leader to resign."""
+        answer = self._call('DELETE', '/v1/elections/{name}', {'name': name}, {'reason': reason}, None)
+        return cast('types.Released', answer)
+
     def get_leader(
         self,
         name: str,
@@ -87,6 +108,13 @@ class Api:
         answer = self._call('POST', '/v1/fencing/{name}/issue', {'name': name}, {}, None)
         return cast('types.IssuedToken', answer)
 
+    def get_key(
+        self,
+    ) -> types.Key:
+        """What may I do?"""
+        answer = self._call('GET', '/v1/key', {}, {}, None)
+        return cast('types.Key', answer)
+
     def extend_leases(
         self,
         body: types.ManyLeases,
@@ -117,17 +145,22 @@ class Api:
     def force_release_lock(
         self,
         name: str,
+        *,
+        reason: Optional[str] = None,
     ) -> types.Released:
         """Force the release of a lock."""
-        answer = self._call('DELETE', '/v1/locks/{name}', {'name': name}, {}, None)
+        answer = self._call('DELETE', '/v1/locks/{name}', {'name': name}, {'reason': reason}, None)
         return cast('types.Released', answer)
 
     def get_lock(
         self,
         name: str,
+        *,
+        after: Optional[str] = None,
+        wait_ms: Optional[int] = None,
     ) -> types.LockState:
         """Read a lock."""
-        answer = self._call('GET', '/v1/locks/{name}', {'name': name}, {}, None)
+        answer = self._call('GET', '/v1/locks/{name}', {'name': name}, {'after': after, 'wait_ms': wait_ms}, None)
         return cast('types.LockState', answer)
 
     def acquire_lock(
@@ -228,12 +261,37 @@ class Api:
         answer = self._call('GET', '/v1/nodes', {}, {}, None)
         return cast('types.NodeList', answer)
 
+    def list_semaphores(
+        self,
+        *,
+        prefix: Optional[str] = None,
+        limit: Optional[int] = None,
+        cursor: Optional[str] = None,
+    ) -> types.SemaphoreList:
+        """List the semaphores in use."""
+        answer = self._call('GET', '/v1/semaphores', {}, {'prefix': prefix, 'limit': limit, 'cursor': cursor}, None)
+        return cast('types.SemaphoreList', answer)
+
+    def force_release_semaphore(
+        self,
+        name: str,
+        *,
+        fencing_token: Optional[int] = None,
+        reason: Optional[str] = None,
+    ) -> types.Released:
+        """Force the release of permits."""
+        answer = self._call('DELETE', '/v1/semaphores/{name}', {'name': name}, {'fencing_token': fencing_token, 'reason': reason}, None)
+        return cast('types.Released', answer)
+
     def get_semaphore(
         self,
         name: str,
+        *,
+        after: Optional[str] = None,
+        wait_ms: Optional[int] = None,
     ) -> types.SemaphoreState:
         """Read a semaphore."""
-        answer = self._call('GET', '/v1/semaphores/{name}', {'name': name}, {}, None)
+        answer = self._call('GET', '/v1/semaphores/{name}', {'name': name}, {'after': after, 'wait_ms': wait_ms}, None)
         return cast('types.SemaphoreState', answer)
 
     def acquire_semaphore(
@@ -263,12 +321,45 @@ class Api:
         answer = self._call('POST', '/v1/semaphores/{name}/release', {'name': name}, {}, body)
         return cast('types.Released', answer)
 
+    def list_waiters(
+        self,
+        *,
+        primitive: Optional[str] = None,
+        prefix: Optional[str] = None,
+        limit: Optional[int] = None,
+        cursor: Optional[str] = None,
+    ) -> types.WaiterList:
+        """List who waits at this server."""
+        answer = self._call('GET', '/v1/waiters', {}, {'primitive': primitive, 'prefix': prefix, 'limit': limit, 'cursor': cursor}, None)
+        return cast('types.WaiterList', answer)
+
 
 class AsyncApi:
     """The calls, each tried at one server after the other; see `Client.api`."""
 
     def __init__(self, call: Callable[[str, str, dict[str, Any], dict[str, Any], Any], Awaitable[Any]]) -> None:
         self._call = call
+
+    async def list_elections(
+        self,
+        *,
+        prefix: Optional[str] = None,
+        limit: Optional[int] = None,
+        cursor: Optional[str] = None,
+    ) -> types.ElectionList:
+        """List the elections that have a leader."""
+        answer = await self._call('GET', '/v1/elections', {}, {'prefix': prefix, 'limit': limit, 'cursor': cursor}, None)
+        return cast('types.ElectionList', answer)
+
+    async def force_resign(
+        self,
+        name: str,
+        *,
+        reason: Optional[str] = None,
+    ) -> types.Released:
+        """Force a leader to resign."""
+        answer = await self._call('DELETE', '/v1/elections/{name}', {'name': name}, {'reason': reason}, None)
+        return cast('types.Released', answer)
 
     async def get_leader(
         self,
@@ -342,6 +433,13 @@ class AsyncApi:
         answer = await self._call('POST', '/v1/fencing/{name}/issue', {'name': name}, {}, None)
         return cast('types.IssuedToken', answer)
 
+    async def get_key(
+        self,
+    ) -> types.Key:
+        """What may I do?"""
+        answer = await self._call('GET', '/v1/key', {}, {}, None)
+        return cast('types.Key', answer)
+
     async def extend_leases(
         self,
         body: types.ManyLeases,
@@ -372,17 +470,22 @@ class AsyncApi:
     async def force_release_lock(
         self,
         name: str,
+        *,
+        reason: Optional[str] = None,
     ) -> types.Released:
         """Force the release of a lock."""
-        answer = await self._call('DELETE', '/v1/locks/{name}', {'name': name}, {}, None)
+        answer = await self._call('DELETE', '/v1/locks/{name}', {'name': name}, {'reason': reason}, None)
         return cast('types.Released', answer)
 
     async def get_lock(
         self,
         name: str,
+        *,
+        after: Optional[str] = None,
+        wait_ms: Optional[int] = None,
     ) -> types.LockState:
         """Read a lock."""
-        answer = await self._call('GET', '/v1/locks/{name}', {'name': name}, {}, None)
+        answer = await self._call('GET', '/v1/locks/{name}', {'name': name}, {'after': after, 'wait_ms': wait_ms}, None)
         return cast('types.LockState', answer)
 
     async def acquire_lock(
@@ -483,12 +586,37 @@ class AsyncApi:
         answer = await self._call('GET', '/v1/nodes', {}, {}, None)
         return cast('types.NodeList', answer)
 
+    async def list_semaphores(
+        self,
+        *,
+        prefix: Optional[str] = None,
+        limit: Optional[int] = None,
+        cursor: Optional[str] = None,
+    ) -> types.SemaphoreList:
+        """List the semaphores in use."""
+        answer = await self._call('GET', '/v1/semaphores', {}, {'prefix': prefix, 'limit': limit, 'cursor': cursor}, None)
+        return cast('types.SemaphoreList', answer)
+
+    async def force_release_semaphore(
+        self,
+        name: str,
+        *,
+        fencing_token: Optional[int] = None,
+        reason: Optional[str] = None,
+    ) -> types.Released:
+        """Force the release of permits."""
+        answer = await self._call('DELETE', '/v1/semaphores/{name}', {'name': name}, {'fencing_token': fencing_token, 'reason': reason}, None)
+        return cast('types.Released', answer)
+
     async def get_semaphore(
         self,
         name: str,
+        *,
+        after: Optional[str] = None,
+        wait_ms: Optional[int] = None,
     ) -> types.SemaphoreState:
         """Read a semaphore."""
-        answer = await self._call('GET', '/v1/semaphores/{name}', {'name': name}, {}, None)
+        answer = await self._call('GET', '/v1/semaphores/{name}', {'name': name}, {'after': after, 'wait_ms': wait_ms}, None)
         return cast('types.SemaphoreState', answer)
 
     async def acquire_semaphore(
@@ -517,3 +645,15 @@ class AsyncApi:
         """Release permits."""
         answer = await self._call('POST', '/v1/semaphores/{name}/release', {'name': name}, {}, body)
         return cast('types.Released', answer)
+
+    async def list_waiters(
+        self,
+        *,
+        primitive: Optional[str] = None,
+        prefix: Optional[str] = None,
+        limit: Optional[int] = None,
+        cursor: Optional[str] = None,
+    ) -> types.WaiterList:
+        """List who waits at this server."""
+        answer = await self._call('GET', '/v1/waiters', {}, {'primitive': primitive, 'prefix': prefix, 'limit': limit, 'cursor': cursor}, None)
+        return cast('types.WaiterList', answer)

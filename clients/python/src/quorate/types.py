@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict, Union
 
-__all__ = ['NAME', 'VERSION', 'AcquireLock', 'AcquireMultilock', 'AcquireSemaphore', 'AnyLease', 'Campaign', 'CheckToken', 'ElectionState', 'Extend', 'ExtendMultilock', 'ExtensionOfMany', 'Fence', 'FieldError', 'Holder', 'IssuedToken', 'JoiningMember', 'Leadership', 'Lease', 'LeaseOfMany', 'Liveness', 'LockList', 'LockState', 'ManyExtended', 'ManyLeases', 'ManyReleased', 'Member', 'MemberList', 'MultilockLease', 'Node', 'NodeList', 'Nodes', 'Problem', 'ProblemOfMany', 'Proclaim', 'Readiness', 'Release', 'ReleaseMultilock', 'ReleaseOfMany', 'Released', 'SemaphoreLease', 'SemaphoreState', 'TokenState']
+__all__ = ['NAME', 'VERSION', 'AcquireLock', 'AcquireMultilock', 'AcquireSemaphore', 'AnyLease', 'Campaign', 'CheckToken', 'ElectionList', 'ElectionState', 'Extend', 'ExtendMultilock', 'ExtensionOfMany', 'Fence', 'FieldError', 'Holder', 'IssuedToken', 'JoiningMember', 'Key', 'Leadership', 'Lease', 'LeaseOfMany', 'Liveness', 'LockList', 'LockState', 'ManyExtended', 'ManyLeases', 'ManyReleased', 'Member', 'MemberList', 'MultilockLease', 'Node', 'NodeList', 'Nodes', 'Problem', 'ProblemOfMany', 'Proclaim', 'Readiness', 'Release', 'ReleaseMultilock', 'ReleaseOfMany', 'Released', 'SemaphoreLease', 'SemaphoreList', 'SemaphoreState', 'TokenState', 'Waiter', 'WaiterList']
 
 VERSION = '0.1.0'
 """The version of the document."""
@@ -226,6 +226,18 @@ class CheckToken(TypedDict):
     """The token of the holder that wants to write."""
 
 
+class _ElectionList(TypedDict):
+    elections: list[ElectionState]
+    """The elections, by name."""
+
+
+class ElectionList(_ElectionList, total=False):
+    """A page of elections."""
+
+    next_cursor: str
+    """Cursor of the next page; left out on the last page."""
+
+
 class _ElectionState(TypedDict):
     name: str
     """The election."""
@@ -353,6 +365,20 @@ class JoiningMember(TypedDict):
 
     url: str
     """The URL of the node. It must be in this server's list; a password need not be said again."""
+
+
+class _Key(TypedDict):
+    scopes: list[str]
+    """What it may do: `read`, `lock`, `admin`."""
+
+
+class Key(_Key, total=False):
+    """What a key may do."""
+
+    name: str
+    """Its name in the key file; left out if the server asks for no keys."""
+    prefixes: list[str]
+    """What the names begin with that it may touch; left out for all names."""
 
 
 class _Leadership(TypedDict):
@@ -489,6 +515,8 @@ class _LockState(TypedDict):
     """The lock."""
     nodes: Nodes
     """The answers of the nodes, counted."""
+    revision: str
+    """Opaque; changes with every grant, release and expiry. For use as `after`."""
     waiters: int
     """Requests that wait for this lock at this server, alone or together with other locks."""
 
@@ -833,6 +861,18 @@ class SemaphoreLease(_SemaphoreLease, total=False):
     """The holder's label."""
 
 
+class _SemaphoreList(TypedDict):
+    semaphores: list[SemaphoreState]
+    """The semaphores, by name."""
+
+
+class SemaphoreList(_SemaphoreList, total=False):
+    """A page of semaphores."""
+
+    next_cursor: str
+    """Cursor of the next page; left out on the last page."""
+
+
 class SemaphoreState(TypedDict):
     """A semaphore as everyone may see it."""
 
@@ -844,6 +884,8 @@ class SemaphoreState(TypedDict):
     """The semaphore."""
     nodes: Nodes
     """The answers of the nodes, counted."""
+    revision: str
+    """Opaque; changes with every grant, release and expiry. For use as `after`."""
     waiters: int
     """Requests that wait for this semaphore at this server."""
 
@@ -863,3 +905,42 @@ class TokenState(_TokenState, total=False):
 
     highest_token: int
     """The highest token known. Left out if none is known, e.g. after the retention."""
+
+
+class _Waiter(TypedDict):
+    position: int
+    """
+    The position in this server's queue; 1 is next. That of a multilock is the last of its positions
+    in the queues of its locks.
+    """
+    primitive: str
+    """`lock`, `multilock`, `semaphore` or `election`."""
+    wait_ms: int
+    """How long it waits at most, in milliseconds."""
+    waited_ms: int
+    """How long it has waited, in milliseconds."""
+
+
+class Waiter(_Waiter, total=False):
+    """One who waits."""
+
+    metadata: dict[str, str]
+    """What the request attached."""
+    name: str
+    """For what; left out for a multilock."""
+    names: list[str]
+    """The locks of a multilock."""
+    owner: str
+    """The label of the request; in an election, the candidate."""
+
+
+class _WaiterList(TypedDict):
+    waiters: list[Waiter]
+    """Those who wait, in the order of arrival."""
+
+
+class WaiterList(_WaiterList, total=False):
+    """A page of those who wait."""
+
+    next_cursor: str
+    """Cursor of the next page; left out on the last page."""

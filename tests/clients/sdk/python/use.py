@@ -44,6 +44,14 @@ with quorate_client.ApiClient(configuration) as client:
     assert not locks.release_lock(name, models.Release(lease_id=lease.lease_id)).released
     assert refusal(ConflictException, locks.extend_lock, name, models.Extend(lease_id=lease.lease_id)).code == "lease_lost"
 
+    again = locks.acquire_lock(name)
+    both = [models.LeaseOfMany(primitive="lock", name=name, lease_id=one.lease_id) for one in (again, lease)]
+    results = quorate_client.LeasesApi(client).extend_leases(models.ManyLeases(leases=both)).results
+    assert results[0].lease.fencing_token == again.fencing_token and results[1].problem.code == "lease_lost"
+    held = locks.get_lock(name, after="free", wait_ms=1000)
+    assert locks.force_release_lock(name, reason="the test takes it away").released
+    assert locks.get_lock(name, after=held.revision, wait_ms=5000).revision == "free"
+
     multilocks = quorate_client.MultilocksApi(client)
     several = multilocks.acquire_multilock(models.AcquireMultilock(names=[name, f"{name}:b"]))
     assert set(several.fencing_tokens) == {name, f"{name}:b"}
@@ -55,6 +63,7 @@ with quorate_client.ApiClient(configuration) as client:
     problem = refusal(ConflictException, semaphores.acquire_semaphore, name, models.AcquireSemaphore(limit=3, permits=2))
     assert problem.code == "semaphore_full" and problem.holders[0].owner == "first"
     assert semaphores.get_semaphore(name).in_use == 2
+    assert [semaphore.in_use for semaphore in semaphores.list_semaphores(prefix=name).semaphores] == [2]
     assert semaphores.release_semaphore(name, models.Release(lease_id=permits.lease_id)).released
 
     elections = quorate_client.ElectionsApi(client)
@@ -64,6 +73,7 @@ with quorate_client.ApiClient(configuration) as client:
     elections.proclaim(name, models.Proclaim(lease_id=leadership.lease_id, value="10.0.0.2"))
     state = elections.get_leader(name)
     assert (state.leader, state.value, state.term) == ("host-1", "10.0.0.2", leadership.term)
+    assert [election.leader for election in elections.list_elections(prefix=name).elections] == ["host-1"]
     assert elections.resign(name, models.Release(lease_id=leadership.lease_id)).released
     assert elections.get_leader(name, after=state.revision, wait_ms=1000).leader is None
 
@@ -75,6 +85,8 @@ with quorate_client.ApiClient(configuration) as client:
     assert (problem.code, problem.highest_token) == ("stale_token", second.fencing_token)
 
     service = quorate_client.ServiceApi(client)
+    assert service.list_waiters(prefix=name).waiters == []
+    assert "lock" in service.get_key().scopes
     assert service.get_readyz().nodes.quorum == 2
     assert [node.state for node in service.list_nodes().nodes] == ["voting"] * 3
     assert "quorate_acquisitions_total" in service.get_metrics()

@@ -49,6 +49,8 @@ assert.equal(permits.slots.length, 2);
 problem = await refusal(semaphores.acquireSemaphore({ name, acquireSemaphore: { limit: 3, permits: 2 } }));
 assert.equal(problem.code, "semaphore_full");
 assert.deepEqual(problem.holders?.[0]?.slots?.sort(), permits.slots.sort());
+const { semaphores: [listed] } = await semaphores.listSemaphores({ prefix: name });
+assert.equal(listed?.inUse, 2);
 assert((await semaphores.releaseSemaphore({ name, release: { leaseId: permits.leaseId } })).released);
 
 const elections = new ElectionsApi(configuration);
@@ -59,10 +61,13 @@ assert.equal(problem.holder?.candidate, "host-1");
 await elections.proclaim({ name, proclaim: { leaseId: leadership.leaseId, value: "10.0.0.2" } });
 const state = await elections.getLeader({ name });
 assert.deepEqual([state.leader, state.value, state.term], ["host-1", "10.0.0.2", leadership.term]);
+assert.deepEqual((await elections.listElections({ prefix: name })).elections.map(({ leader }) => leader), ["host-1"]);
 const change = elections.getLeader({ name, after: state.revision, waitMs: 10_000 });
 assert((await elections.resign({ name, release: { leaseId: leadership.leaseId } })).released);
 assert.equal((await change).leader, undefined);
 
+assert((await locks.acquireLock({ name })).fencingToken > lease.fencingToken);
+assert((await locks.forceReleaseLock({ name, reason: "the test takes it away" })).released);
 const { nodes } = await new ServiceApi(configuration).listNodes();
 assert.deepEqual(nodes.map((node) => node.state), ["voting", "voting", "voting"]);
 console.log("ok");
