@@ -1,8 +1,7 @@
 //! Fencing tokens without a lease, in the same sequence as the lock of that name.
 
-use super::leases::unavailable;
 use super::looks::fences;
-use super::{Service, ServiceError};
+use super::{Service, ServiceError, unavailable};
 use crate::domain::{Entry, Name, Nodes, Token};
 use crate::quorum::tally;
 

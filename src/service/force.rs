@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::leases::{count_release, unavailable};
+use super::leases::count_release;
 use super::semaphores::{READ_CHUNK, are_settled, named_slots};
-use super::{Service, ServiceError};
+use super::{Service, ServiceError, unavailable};
 use crate::domain::{Entry, Holding, Keys, LeaseId, Name, Nodes, Resource, Scope, Token};
 use crate::quorum::tally;
 use crate::telemetry::metrics;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::Stream;
 
-use super::leases::{count_extension, unavailable};
-use super::{AcquireOptions, Granted, Held, Lease, Primitive, Service, ServiceError, Target};
+use super::leases::count_extension;
+use super::{AcquireOptions, Granted, Held, Lease, Primitive, Service, ServiceError, Target, unavailable};
 use crate::domain::{Renewal, Token};
 use crate::telemetry::{Release, metrics};
 

@@ -12,18 +12,12 @@ use super::contender::Contender;
 use super::ledger::names;
 use super::requests::request_of;
 use super::{
-    AcquireOptions, Granted, Held, Holder, Lease, Nodes, Note, Primitive, Service, ServiceError, Sharers,
-    Target, retry_after,
+    AcquireOptions, Granted, Held, Lease, Nodes, Note, Primitive, Service, ServiceError, Target, read_note,
+    retry_after, unavailable, write_note,
 };
-use crate::domain::{
-    Ask, Holding, Keys, LeaseHandle, LeaseId, Mode, Name, Renewal, RequestId, Scope, Token, Version,
-};
-use crate::quorum::tally::{self, Named};
+use crate::domain::{Ask, Keys, LeaseHandle, LeaseId, Mode, Name, Renewal, RequestId, Scope, Token};
 use crate::quorum::{Extension, Grant, Order, Round};
 use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, audit, metrics};
-
-/// How many of those who hold a lock together are shown.
-const SHARERS_SHOWN: usize = 16;
 
 fn records<'a>(keys: impl IntoIterator<Item = &'a Name>, key: impl Fn(&Name) -> String) -> Scope {
     Scope::Records(keys.into_iter().map(|name| Arc::from(key(name))).collect())
@@ -272,41 +266,4 @@ pub(crate) fn count_extension(primitive: Primitive, extended: &Result<Lease, Ser
         Err(_) => ExtensionOutcome::NoQuorum,
     };
     metrics().extension(primitive, outcome);
-}
-
-/// A lease as everyone may see it.
-pub(crate) fn holder(named: &Named<'_>, slots: Vec<u32>) -> Holder {
-    Holder {
-        token: named.token,
-        remaining_ms: named.remaining_ms,
-        note: read_note(named.data, named.version),
-        slots,
-    }
-}
-
-/// Who hold a lock together, as far as a quorum of nodes tells; `None` where nobody does.
-pub(crate) fn sharers<'a>(
-    holdings: impl Iterator<Item = &'a Holding> + Clone,
-    total: usize,
-) -> Option<Sharers> {
-    let (mut named, count) = tally::sharers(holdings, total)?;
-    let remaining_ms = named.first()?.remaining_ms;
-    named.truncate(SHARERS_SHOWN);
-    let holders = named.iter().map(|named| holder(named, Vec::new())).collect();
-    Some(Sharers { holders, total: count, remaining_ms })
-}
-
-pub(crate) fn unavailable(nodes: Nodes) -> ServiceError {
-    ServiceError::QuorumUnavailable { nodes, retry_after_ms: 1000 }
-}
-
-/// What is stored with a lease, as the nodes keep it.
-pub(crate) fn write_note(note: &Note) -> String {
-    // A map of strings always serializes.
-    serde_json::to_string(note).unwrap_or_default()
-}
-
-/// Back from the nodes; what cannot be read is shown as nothing.
-pub(crate) fn read_note(data: &str, version: Version) -> Note {
-    Note { version, ..serde_json::from_str(data).unwrap_or_default() }
 }

@@ -3,9 +3,8 @@
 use sha2::{Digest as _, Sha256};
 use smallvec::smallvec;
 
-use super::leases::{holder, sharers, unavailable};
 use super::semaphores::Leases;
-use super::{Holder, Nodes, Service, ServiceError, Sharers};
+use super::{Holder, Nodes, Service, ServiceError, Sharers, holder, sharers, unavailable};
 use crate::domain::{Entry, Holding, Name, Resource, Scope};
 use crate::quorum::list::Records;
 use crate::quorum::tally;

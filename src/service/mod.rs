@@ -27,13 +27,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::domain::{Candidate, LeaseHandle, Metadata, Mode, Name, Owner, RequestId, Token, Value, Version};
+use crate::domain::{
+    Candidate, Holding, LeaseHandle, Metadata, Mode, Name, Owner, RequestId, Token, Value, Version,
+};
 pub use crate::domain::{Nodes, Primitive, Resource};
 
 pub use self::fencing::TokenCheck;
 pub use self::hold::HoldEvent;
 pub use self::looks::{Page, View};
 pub use self::waiting::{Visitor, Waiter};
+use crate::quorum::tally::{self, Named};
 use crate::quorum::{Engine, Grant};
 
 /// What a lease is asked for.
@@ -280,6 +283,46 @@ pub enum ServiceError {
     /// The server drains.
     #[error("shutting down")]
     ShuttingDown,
+}
+
+/// A lease as everyone may see it.
+pub(crate) fn holder(named: &Named<'_>, slots: Vec<u32>) -> Holder {
+    Holder {
+        token: named.token,
+        remaining_ms: named.remaining_ms,
+        note: read_note(named.data, named.version),
+        slots,
+    }
+}
+
+/// How many of those who hold a lock together are shown.
+const SHARERS_SHOWN: usize = 16;
+
+/// Who hold a lock together, as far as a quorum of nodes tells; `None` where nobody does.
+pub(crate) fn sharers<'a>(
+    holdings: impl Iterator<Item = &'a Holding> + Clone,
+    total: usize,
+) -> Option<Sharers> {
+    let (mut named, count) = tally::sharers(holdings, total)?;
+    let remaining_ms = named.first()?.remaining_ms;
+    named.truncate(SHARERS_SHOWN);
+    let holders = named.iter().map(|named| holder(named, Vec::new())).collect();
+    Some(Sharers { holders, total: count, remaining_ms })
+}
+
+pub(crate) fn unavailable(nodes: Nodes) -> ServiceError {
+    ServiceError::QuorumUnavailable { nodes, retry_after_ms: 1000 }
+}
+
+/// What is stored with a lease, as the nodes keep it.
+pub(crate) fn write_note(note: &Note) -> String {
+    // A map of strings always serializes.
+    serde_json::to_string(note).unwrap_or_default()
+}
+
+/// Back from the nodes; what cannot be read is shown as nothing.
+pub(crate) fn read_note(data: &str, version: Version) -> Note {
+    Note { version, ..serde_json::from_str(data).unwrap_or_default() }
 }
 
 /// Bounds of waiting.

@@ -7,9 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::leases::holder;
 use super::waiting::{Queued, Wish};
-use super::{Holder, Nodes, Service};
+use super::{Holder, Nodes, Service, holder};
 use crate::domain::{Entry, Keys, LeaseId, Name, Scope, Survey};
 use crate::quorum::Refusal;
 use crate::quorum::tally::{self, Named, quorum_of};

@@ -11,8 +11,7 @@ use futures_util::Stream;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast};
 
-use super::leases::unavailable;
-use super::{Service, ServiceError, View};
+use super::{Service, ServiceError, View, unavailable};
 use crate::domain::{Name, Resource};
 
 /// Changes kept for an observer that reads slowly; one that is slower still skips to the latest.

@@ -4,10 +4,9 @@ use super::Contender;
 use crate::domain::{Ask, Holding, LeaseHandle, LeaseId, Nodes, Renewal, Scope, Token};
 use crate::quorum::tally::quorum_of;
 use crate::quorum::{Extension, Refusal, Round, Won};
-use crate::service::leases::{read_note, write_note};
 use crate::service::semaphores::{Doubt, NoSlots, Picked};
 use crate::service::waiting::Queued;
-use crate::service::{Granted, Lease, Note};
+use crate::service::{Granted, Lease, Note, read_note, write_note};
 
 /// How one try ended.
 pub(super) enum Try {

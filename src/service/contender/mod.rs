@@ -16,10 +16,12 @@ use tokio::time::Instant;
 
 use self::attempt::Try;
 use self::contention::{Contention, Patience, Step, back_off};
-use super::leases::{holder, sharers, unavailable};
 use super::requests::{Attempt, request_of};
 use super::waiting::{Queued, Ticket, Visitor, Wish};
-use super::{AcquireOptions, Granted, Holder, Primitive, Service, ServiceError, Target, retry_after};
+use super::{
+    AcquireOptions, Granted, Holder, Primitive, Service, ServiceError, Target, holder, retry_after, sharers,
+    unavailable,
+};
 use crate::domain::{KEEP_MS_MAX, LeaseId, Mode, QueueId, STANDING_LIFE_MS, Scope, Standing};
 use crate::quorum::Refusal;
 use crate::quorum::hub::Subscription;
