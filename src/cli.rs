@@ -5,6 +5,7 @@
 //! statuses are part of the contract: [`crate::client::exit`].
 
 mod args;
+mod client_args;
 mod environment;
 mod help;
 mod manual;
@@ -17,7 +18,8 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use self::args::{Cli, Command, HealthcheckArgs, KeyOutput, KeysCommand, OpenapiVersion, Output};
+use self::args::{Cli, Command, HealthcheckArgs, KeyOutput, KeysCommand, OpenapiVersion};
+use self::client_args::Output;
 use self::help::command;
 use self::output::{print, print_answer, print_bytes, wrong};
 use self::questions::{Question, answer, election, fence, get, lock, multilock, semaphore};

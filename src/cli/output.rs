@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::args::Output;
+use super::client_args::Output;
 use crate::client::{Printable, printable_json};
 
 /// The lists that are shown as tables: the member of the answer, and its columns with their keys.

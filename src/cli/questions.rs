@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::args::{
+use super::client_args::{
     AskArgs, ClientArgs, ElectionCommand, FenceCommand, LeaseArgs, LockCommand, MultilockCommand, NoteArgs,
     ReleaseArgs, SemaphoreCommand, TtlArgs,
 };
