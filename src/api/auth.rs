@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::Either;
 use tower::{Layer, Service};
 
-use super::problem::{FieldError, Problem};
+use super::problem::{Kind, Problem};
 use crate::access::{Key, KeyRing, Scope};
 use crate::domain::Name;
 
@@ -32,7 +32,7 @@ fn needed(method: &Method, path: &str) -> Scope {
 fn allow(key: &Key, scope: Scope) -> Result<(), Problem> {
     match key.has(scope) {
         true => Ok(()),
-        false => Err(Problem::forbidden(format!("The key lacks the scope {}.", scope.name()))),
+        false => Err(Problem::new(Kind::Forbidden, format!("The key lacks the scope {}.", scope.name()))),
     }
 }
 
@@ -40,7 +40,7 @@ fn allow(key: &Key, scope: Scope) -> Result<(), Problem> {
 pub(super) fn permit(key: &Key, name: &Name) -> Result<(), Problem> {
     match key.covers(name.as_str()) {
         true => Ok(()),
-        false => Err(Problem::forbidden(format!("The key may not touch the name {name}."))),
+        false => Err(Problem::new(Kind::Forbidden, format!("The key may not touch the name {name}."))),
     }
 }
 
@@ -48,9 +48,10 @@ pub(super) fn permit(key: &Key, name: &Name) -> Result<(), Problem> {
 pub(super) fn permit_listing(key: &Key, prefix: &str) -> Result<(), Problem> {
     match key.covers(prefix) {
         true => Ok(()),
-        false => {
-            Err(Problem::forbidden("The key may list only with a prefix that begins with one of its own."))
-        }
+        false => Err(Problem::new(
+            Kind::Forbidden,
+            "The key may list only with a prefix that begins with one of its own.",
+        )),
     }
 }
 
@@ -58,18 +59,18 @@ pub(super) fn permit_listing(key: &Key, prefix: &str) -> Result<(), Problem> {
 fn authenticate(keys: &KeyRing, headers: &HeaderMap) -> Result<Arc<Key>, Problem> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let Some(header) = given.next() else {
-        return Err(Problem::unauthenticated("Send the header Authorization: Bearer SECRET."));
+        return Err(Problem::from(Kind::Unauthenticated));
     };
     // A proxy may have checked the other one.
     if given.next().is_some() {
-        return Err(Problem::invalid(vec![FieldError::new("Authorization", "is given twice")]));
+        return Err(Problem::field("Authorization", "is given twice"));
     }
     let secret = header.to_str().ok().and_then(|text| {
         let (scheme, secret) = text.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
     });
     let Some(secret) = secret else {
-        return Err(Problem::unauthenticated("The header Authorization must be: Bearer SECRET."));
+        return Err(Problem::new(Kind::Unauthenticated, "The header Authorization must be: Bearer SECRET."));
     };
     keys.find(secret).ok_or_else(Problem::unknown_key)
 }

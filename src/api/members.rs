@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::document::{MemberProblems, NodeProblems};
 use super::fields::Given;
-use super::problem::{FieldError, Problem};
+use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Nothing, Query};
 use super::state::{AppState, Context, Limits};
 use crate::service::members::{Change, MemberView, MembersView};
@@ -98,7 +98,7 @@ impl JoiningMember {
                     && rest.bytes().all(|byte| byte.is_ascii_graphic())
             });
         let why = format!("must be the URL of a node, of at most {LENGTH_MAX} characters");
-        if is_url { Ok(url) } else { Err(Problem::invalid(vec![FieldError::new("url", why)])) }
+        if is_url { Ok(url) } else { Err(Problem::field("url", why)) }
     }
 }
 
@@ -109,7 +109,7 @@ impl FromRequestParts<AppState> for Id {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
-        let bad = || Problem::invalid(vec![FieldError::new("id", "is not the id of a member")]);
+        let bad = || Problem::field("id", "is not the id of a member");
         let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| bad())?;
         let id = params.iter().next().map_or("", |(_, id)| id);
         let is_id =

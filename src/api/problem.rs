@@ -130,19 +130,17 @@ kinds! {
         "1 of 3 members would vote, which is no quorum.", {};
     TooManyWaiters 429 "too_many_waiters" "Too many are waiting already":
         "the queue is full, or the limit of event streams is reached.",
-        "The queue is full; come back later.", {"retry_after_ms": 1000};
+        "The queue is full; come back later.", {};
     QuorumUnavailable 503 "quorum_unavailable" "Fewer than a quorum of nodes answered":
         "fewer than a quorum of nodes answered; nothing was granted and nothing is left behind.",
         "Too few of the 3 nodes voted to reach a quorum of 2; GET /v1/nodes may tell why.",
         {"retry_after_ms": 1000, "nodes": {"total": 3, "quorum": 2, "granted": 1, "held": 0, "failed": 2}};
     ShuttingDown 503 "shutting_down" "The server is shutting down":
         "this server drains.",
-        "This server takes no new work; another one, or this one after its restart, will.",
-        {"retry_after_ms": 1000};
+        "This server takes no new work; another one, or this one after its restart, will.", {};
     Overloaded 503 "overloaded" "The server serves as many as it may":
         "the server has reached its limit of clients.",
-        "As many clients as configured are being served. Try again, here or at another server.",
-        {"retry_after_ms": 1000};
+        "As many clients as configured are being served. Try again, here or at another server.", {};
     Internal 500 "internal" "The server made a mistake":
         "a bug.",
         "This is a bug in the server; its log has more under the request id.", {};
@@ -264,8 +262,10 @@ pub(super) struct ProblemView {
 }
 
 impl Problem {
-    fn new(of: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
+    /// A problem of this kind, with what happened in this case.
+    pub(super) fn new(of: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
         let Row { status, code, title, .. } = of.row();
+        let again = matches!(of, Kind::TooManyWaiters | Kind::ShuttingDown | Kind::Overloaded);
         Self(Box::new(ProblemView {
             of,
             kind: format!("/problems/{code}"),
@@ -279,10 +279,14 @@ impl Problem {
             holders: None,
             mode: None,
             holders_total: None,
-            retry_after_ms: None,
+            retry_after_ms: again.then_some(RETRY_AFTER_MS),
             highest_token: None,
             nodes: None,
-            challenge: None,
+            challenge: match of {
+                Kind::Unauthenticated => Some(CHALLENGE),
+                Kind::Forbidden => Some(r#"Bearer realm="quorate", error="insufficient_scope""#),
+                _ => None,
+            },
         }))
     }
 
@@ -291,8 +295,8 @@ impl Problem {
         self
     }
 
-    fn again(kind: Kind, detail: &'static str, retry_after_ms: u64) -> Self {
-        Self::new(kind, detail).with(|problem| problem.retry_after_ms = Some(retry_after_ms))
+    fn with_nodes(self, nodes: Nodes) -> Self {
+        self.with(|problem| problem.nodes = Some(nodes.into()))
     }
 
     /// The request is wrong in these ways.
@@ -307,67 +311,34 @@ impl Problem {
         Self::new(Kind::InvalidRequest, detail).with(|problem| problem.errors = errors)
     }
 
-    /// The body ended too early, or took too long. Often nobody is there any more to read this.
-    pub fn broken_body() -> Self {
-        Self::invalid(vec![FieldError::new("body", "did not arrive as a whole, or not in time")])
+    /// One field is wrong, and why.
+    pub fn field(field: impl Into<Cow<'static, str>>, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::invalid(vec![FieldError::new(field, message)])
     }
 
-    /// No key. What is asked for is told in the words of RFC 6750 §3, here and below.
-    pub fn unauthenticated(detail: &'static str) -> Self {
-        Self::challenged(Kind::Unauthenticated, detail.into(), CHALLENGE)
+    /// The body ended too early, or took too long. Often nobody is there any more to read this.
+    pub fn broken_body() -> Self {
+        Self::field("body", "did not arrive as a whole, or not in time")
     }
 
     /// A key that the server does not know: whoever has it need not try again with it.
     pub fn unknown_key() -> Self {
-        let detail = "The server does not know this key.".into();
-        Self::challenged(Kind::Unauthenticated, detail, r#"Bearer realm="quorate", error="invalid_token""#)
-    }
-
-    /// The key does not allow this.
-    pub fn forbidden(detail: impl Into<Cow<'static, str>>) -> Self {
-        let challenge = r#"Bearer realm="quorate", error="insufficient_scope""#;
-        Self::challenged(Kind::Forbidden, detail.into(), challenge)
+        let challenge = Some(r#"Bearer realm="quorate", error="invalid_token""#);
+        Self::new(Kind::Unauthenticated, "The server does not know this key.")
+            .with(|problem| problem.challenge = challenge)
     }
 
     /// A browser asks for a page of another site, where no key would tell whether its user wants that.
     pub fn of_another_site() -> Self {
-        Self::new(
-            Kind::Forbidden,
-            "A page of another site had a browser send this, and there are no API keys.",
-        )
-    }
-
-    fn challenged(kind: Kind, detail: Cow<'static, str>, challenge: &'static str) -> Self {
-        Self::new(kind, detail).with(|problem| problem.challenge = Some(challenge))
-    }
-
-    /// The body is longer than `bytes_max`.
-    pub fn payload_too_large(bytes_max: usize) -> Self {
-        Self::new(Kind::PayloadTooLarge, format!("A body may have at most {bytes_max} bytes."))
-    }
-
-    /// The body is compressed.
-    pub fn unsupported_content_coding() -> Self {
-        Self::new(Kind::UnsupportedMediaType, "Send the body as it is, without a Content-Encoding.")
-    }
-
-    /// As many connections are open, or requests in flight, as may be.
-    pub fn overloaded() -> Self {
-        Self::again(Kind::Overloaded, Kind::Overloaded.row().detail, RETRY_AFTER_MS)
-    }
-
-    /// No room for another event stream.
-    pub fn too_many_streams() -> Self {
-        let detail = "The server has as many event streams open as it may.";
-        Self::again(Kind::TooManyWaiters, detail, RETRY_AFTER_MS)
+        let detail = "A page of another site had a browser send this, and there are no API keys.";
+        Self::new(Kind::Forbidden, detail).with(|problem| problem.challenge = None)
     }
 
     /// Fewer than a quorum of nodes vote, in the words of `detail`.
     pub fn not_ready(detail: String, nodes: Nodes, retry_after_ms: u64) -> Self {
-        Self::new(Kind::QuorumUnavailable, detail).with(|problem| {
-            problem.nodes = Some(nodes.into());
-            problem.retry_after_ms = Some(retry_after_ms);
-        })
+        Self::new(Kind::QuorumUnavailable, detail)
+            .with_nodes(nodes)
+            .with(|problem| problem.retry_after_ms = Some(retry_after_ms))
     }
 
     /// For an answer of `status` that nobody here made.
@@ -465,25 +436,18 @@ impl From<ServiceError> for Problem {
                     (_, Some(sharers)) => (None, Some(HolderView::all(primitive, sharers.holders))),
                     (_, None) => (HolderView::all(primitive, holders).into_iter().next(), None),
                 };
-                Self::new(kind, detail).with(|problem| {
+                Self::new(kind, detail).with_nodes(nodes).with(|problem| {
                     (problem.holder, problem.holders) = (holder, holders);
                     (problem.mode, problem.holders_total) = (mode, total);
                     problem.retry_after_ms = Some(retry_after_ms);
-                    problem.nodes = Some(nodes.into());
                 })
             }
-            ServiceError::LeaseLost { nodes } => {
-                Self::from(Kind::LeaseLost).with(|problem| problem.nodes = Some(nodes.into()))
-            }
-            ServiceError::HoldLimitReached { nodes } => {
-                Self::from(Kind::HoldLimitReached).with(|problem| problem.nodes = Some(nodes.into()))
-            }
+            ServiceError::LeaseLost { nodes } => Self::from(Kind::LeaseLost).with_nodes(nodes),
+            ServiceError::HoldLimitReached { nodes } => Self::from(Kind::HoldLimitReached).with_nodes(nodes),
             ServiceError::RequestIdReused { parameters } => {
                 let why =
                     "is another one than in the earlier request with this request_id, which holds a lease";
-                Self::invalid(
-                    parameters.into_iter().map(|parameter| FieldError::new(parameter, why)).collect(),
-                )
+                Self::invalid(parameters.into_iter().map(|name| FieldError::new(name, why)).collect())
             }
             ServiceError::QuorumUnavailable { nodes, retry_after_ms } => {
                 // Who is told that nodes are silent looks for a network that is cut.
@@ -504,124 +468,12 @@ impl From<ServiceError> for Problem {
                 Self::from(Kind::StaleToken).with(|problem| problem.highest_token = Some(highest.get()))
             }
             ServiceError::TooManyWaiters { retry_after_ms } => {
-                Self::again(Kind::TooManyWaiters, Kind::TooManyWaiters.row().detail, retry_after_ms)
+                Self::from(Kind::TooManyWaiters).with(|problem| problem.retry_after_ms = Some(retry_after_ms))
             }
-            ServiceError::ShuttingDown => {
-                Self::again(Kind::ShuttingDown, Kind::ShuttingDown.row().detail, RETRY_AFTER_MS)
-            }
+            ServiceError::ShuttingDown => Self::from(Kind::ShuttingDown),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::{Candidate, Owner, Token, Value};
-    use crate::service::{Holder, Nodes, Note};
-
-    fn json(problem: &Problem) -> serde_json::Value {
-        serde_json::from_slice(&problem.to_json("r-1")).unwrap()
-    }
-
-    fn contended(primitive: Primitive, holders: Vec<Holder>) -> ServiceError {
-        let nodes = Nodes { total: 5, quorum: 3, granted: 2, held: 2, failed: 1 };
-        ServiceError::Contended {
-            primitive,
-            holders,
-            sharers: None,
-            retry_after_ms: 1001,
-            nodes,
-            waited: false,
-        }
-    }
-
-    fn holder(slots: &[u32]) -> Holder {
-        let note = Note {
-            owner: Some(Owner::new("w").unwrap()),
-            candidate: Some(Candidate::new("c").unwrap()),
-            value: Some(Value::new("v").unwrap()),
-            ..Note::default()
-        };
-        Holder { token: Token::new(7).unwrap(), remaining_ms: 40, note, slots: slots.to_vec() }
-    }
-
-    #[test]
-    fn every_problem_has_the_members_of_rfc_9457_and_a_code() {
-        for &kind in Kind::ALL {
-            let problem = json(&Problem::new(kind, "x"));
-            for member in ["type", "title", "status", "detail", "code", "request_id"] {
-                assert!(!problem[member].is_null(), "{kind:?} {member}");
-            }
-            assert_eq!(problem["type"], format!("/problems/{}", kind.code()));
-            assert_eq!(problem.as_object().unwrap().len(), 6);
-        }
-    }
-
-    #[test]
-    fn a_held_lock_names_its_holder_and_when_to_come_back() {
-        let problem = Problem::from(contended(Primitive::Lock, vec![holder(&[])]));
-        let response = problem.render("r-1");
-        assert_eq!(response.status(), 409);
-        assert_eq!(response.headers()[RETRY_AFTER], "2");
-        assert_eq!(response.headers()[CONTENT_TYPE], MEDIA_TYPE);
-        let shown = json(&problem);
-        assert_eq!(shown["code"], "lock_held");
-        assert_eq!(
-            shown["holder"],
-            serde_json::json!({"owner": "w", "fencing_token": 7, "remaining_ms": 40})
-        );
-        assert_eq!(shown["retry_after_ms"], 1001);
-        assert_eq!(
-            shown["nodes"],
-            serde_json::json!({"total": 5, "quorum": 3, "granted": 2, "held": 2, "failed": 1})
-        );
-    }
-
-    #[test]
-    fn a_holder_without_a_quorum_is_left_out() {
-        let problem = Problem::from(contended(Primitive::Multilock, vec![]));
-        assert_eq!(problem.kind(), Kind::LockHeld);
-        assert!(json(&problem).get("holder").is_none());
-    }
-
-    #[test]
-    fn a_full_semaphore_lists_its_holders_with_their_slots() {
-        let problem = json(&Problem::from(contended(Primitive::Semaphore, vec![holder(&[1, 2])])));
-        assert_eq!(problem["code"], "semaphore_full");
-        assert_eq!(
-            problem["holders"],
-            serde_json::json!([{"slots": [1, 2], "owner": "w", "fencing_token": 7, "remaining_ms": 40}])
-        );
-    }
-
-    #[test]
-    fn a_lost_election_names_the_leader_by_candidate_and_term() {
-        let problem = json(&Problem::from(contended(Primitive::Election, vec![holder(&[])])));
-        assert_eq!(problem["code"], "election_lost");
-        assert_eq!(
-            problem["holder"],
-            serde_json::json!({"candidate": "c", "value": "v", "term": 7, "remaining_ms": 40})
-        );
-    }
-
-    #[test]
-    fn a_missing_quorum_is_503_and_never_looks_like_contention() {
-        let nodes = Nodes { total: 3, quorum: 2, granted: 1, held: 0, failed: 2 };
-        let problem = Problem::from(ServiceError::QuorumUnavailable { nodes, retry_after_ms: 10 });
-        assert_eq!(problem.render("r").status(), 503);
-        assert_eq!(problem.render("r").headers()[RETRY_AFTER], "1");
-        assert_eq!(json(&problem)["code"], "quorum_unavailable");
-    }
-
-    #[test]
-    fn the_examples_have_the_same_members_as_real_problems() {
-        let real = json(&Problem::from(contended(Primitive::Lock, vec![holder(&[])])));
-        let shown = Kind::LockHeld.example();
-        let keys = |value: &serde_json::Value| {
-            let mut keys: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
-            keys.sort();
-            keys
-        };
-        assert_eq!(keys(&real), keys(&shown));
-    }
-}
+mod tests;

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::auth::permit;
 use super::fields::{self, Field as _, Given};
-use super::problem::{FieldError, Kind, Problem};
+use super::problem::{Kind, Problem};
 use super::state::{AppState, Limits};
 use crate::access::Key;
 use crate::domain::{Invalid, Name, RequestId};
@@ -55,7 +55,7 @@ impl FromRequestParts<AppState> for Named {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
-        let bad = |why| Problem::invalid(vec![FieldError::new("name", why)]);
+        let bad = |why| Problem::field("name", why);
         let Ok(params) = RawPathParams::from_request_parts(parts, app).await else {
             return Err(bad("has a percent-encoding that is not valid".into()));
         };
@@ -132,14 +132,14 @@ fn refuse_query(query: Option<&str>) -> Result<(), Problem> {
     let Some(query) = query.filter(|query| !query.is_empty()) else { return Ok(()) };
     let name: String = query.split(['=', '&']).next().unwrap_or_default().chars().take(64).collect();
     let why = "is not a known query parameter; the fields go into the body";
-    Err(Problem::invalid(vec![FieldError::new(name, why)]))
+    Err(Problem::field(name, why))
 }
 
 /// The header means the same as the field: where both are there, they say the same.
 fn take_idempotency_key(headers: &HeaderMap, in_body: &mut Option<Given<RequestId>>) -> Result<(), Problem> {
     let mut given = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(header) = given.next() else { return Ok(()) };
-    let bad = |field, why| Problem::invalid(vec![FieldError::new(field, why)]);
+    let bad = |field: &'static str, why| Problem::field(field, why);
     if given.next().is_some() {
         return Err(bad("Idempotency-Key", "is given twice".into()));
     }
@@ -179,14 +179,16 @@ async fn read_body(
         if !headers.contains_key(EXPECT) && announced <= READ_PAST_MAX {
             let _ = timeout(patience, read_past(chunks)).await;
         }
-        return Err(Problem::payload_too_large(bytes_max));
+        let detail = format!("A body may have at most {bytes_max} bytes.");
+        return Err(Problem::new(Kind::PayloadTooLarge, detail));
     };
     if body.is_empty() {
         return Ok(body);
     }
     // Else compressed JSON would be called malformed, which its sender knows it is not.
     if headers.get_all(CONTENT_ENCODING).iter().any(|coding| !is_identity(coding)) {
-        return Err(Problem::unsupported_content_coding());
+        let detail = "Send the body as it is, without a Content-Encoding.";
+        return Err(Problem::new(Kind::UnsupportedMediaType, detail));
     }
     if !headers.get_all(CONTENT_TYPE).iter().all(is_json) {
         return Err(Problem::from(Kind::UnsupportedMediaType));

@@ -139,7 +139,7 @@ fn layered<S: Clone + Send + Sync + 'static>(routes: Router<S>, keys: Option<Arc
 /// The answer to a request for which the server has no room.
 pub fn overloaded(headers: &HeaderMap) -> Response {
     let id = request_id::of_client(headers).cloned().unwrap_or_else(NewRequestId::make);
-    let mut response = Problem::overloaded().render(id.to_str().unwrap_or_default());
+    let mut response = Problem::from(Kind::Overloaded).render(id.to_str().unwrap_or_default());
     response.headers_mut().insert("x-request-id", id);
     response
 }

@@ -12,7 +12,7 @@ use super::fields::{Given, optional, within};
 use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
 use super::lists::{Cursor, ListQuery};
 use super::peer::Peer;
-use super::problem::{FieldError, Problem};
+use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
 use super::stream;
@@ -80,7 +80,7 @@ impl AcquireSemaphore {
         let permits = optional(self.permits.take())?.unwrap_or(1);
         if permits > limit {
             let why = format!("must be at most the limit, which is {limit}");
-            return Err(Problem::invalid(vec![FieldError::new("permits", why)]));
+            return Err(Problem::field("permits", why));
         }
         let target = Target::Semaphore { name, limit: limit as u32, permits: permits as u32 };
         Ok((target, self.owned_options(limits)?))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::problem::Problem;
+use super::problem::{Kind, Problem};
 use crate::service::Primitive;
 use crate::telemetry::{self, Acquisition};
 
@@ -25,7 +25,8 @@ impl Streams {
             if let Some(primitive) = acquires {
                 telemetry::metrics().acquisition(primitive, Acquisition::Rejected);
             }
-            return Err(Problem::too_many_streams());
+            let detail = "The server has as many event streams open as it may.";
+            return Err(Problem::new(Kind::TooManyWaiters, detail));
         }
         telemetry::metrics().streams.increment(1.0);
         Ok(Slot(Arc::clone(self)))
