@@ -225,7 +225,7 @@ pub(super) struct ProblemView {
     status: u16,
     /// What happened in this case, for people.
     detail: Cow<'static, str>,
-    /// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
+    /// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`, `change_in_progress`, `unsafe_change`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
     #[schema(example = "lock_held")]
     code: &'static str,
     /// The request's `X-Request-Id`, which is also in the server's log.
