@@ -139,6 +139,9 @@ pub(super) enum LockCommand {
     ForceRelease {
         /// The lock's name
         name: String,
+        /// Why, for the server's log
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
         #[command(flatten)]
         client: ClientArgs,
     },

@@ -99,9 +99,13 @@ pub(super) fn lock(command: LockCommand) -> Result<Question, Failure> {
             }
             Ok(Question::new(client, What::List { prefix }))
         }
-        LockCommand::ForceRelease { name, client } => {
+        LockCommand::ForceRelease { name, reason, client } => {
             check_name(&name)?;
-            Ok(call(client, Method::DELETE, format!("v1/locks/{name}"), None))
+            let path = format!("v1/locks/{name}?");
+            let start = path.len();
+            let mut query = url::form_urlencoded::Serializer::for_suffix(path, start);
+            query.extend_pairs(reason.map(|reason| ("reason", reason)));
+            Ok(call(client, Method::DELETE, query.finish(), None))
         }
     }
 }

@@ -21,7 +21,7 @@ fn the_audit_log_tells_of_forced_releases_of_reloads_and_of_each_lease() {
     };
     let lease: serde_json::Value =
         serde_json::from_slice(&ask(&["lock", "acquire", "taken", "--owner", "somebody"])).unwrap();
-    ask(&["lock", "force-release", "taken"]);
+    ask(&["lock", "force-release", "taken", "--reason", "gone & forgotten"]);
     ask(&["lock", "acquire", "over", "--ttl", "100ms"]);
     let late = ["lock", "extend", "taken", "--lease-id", lease["lease_id"].as_str().unwrap()];
     let late = server.command(&late).env("QUORATE_API_KEY", secret).output().unwrap();
@@ -58,6 +58,7 @@ fn the_audit_log_tells_of_forced_releases_of_reloads_and_of_each_lease() {
         (&forced["key"], &forced["primitive"], &forced["released"]),
         (&"ops".into(), &"lock".into(), &true.into())
     );
+    assert_eq!(forced["reason"], "gone & forgotten");
     assert!(forced["request_id"].as_str().is_some_and(|id| !id.is_empty()), "{forced}");
     assert!(find("expired", "taken").is_none(), "what was taken away is not over by itself");
     assert_eq!(find("released", "given").unwrap()["names"], serde_json::json!(["given", "back"]));
