@@ -61,7 +61,7 @@ async fn an_extension_that_took_longer_than_the_lease_then_has_is_none() {
     // Where an extension comes before the copy, that lasts for its whole ttl.
     eventually("all nodes have it", || async { cluster.leases("late").len() == 3 }).await;
     for node in &cluster.nodes {
-        node.command::<()>(&["CLIENT", "PAUSE", "1000", "ALL"]);
+        node.command::<()>(&["CLIENT", "PAUSE", "3000", "ALL"]);
     }
     let body = json!({"lease_id": secret(&lease), "ttl_ms": 100});
     api.post("/v1/locks/late/extend", body).await.problem(409, "lease_lost");
