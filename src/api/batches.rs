@@ -102,26 +102,17 @@ impl ManyLeases {
         for (i, lease) in self.leases.into_iter().enumerate() {
             let (name, names) = (fields::optional(lease.name)?, lease.names.map(fields::all).transpose()?);
             let held = match (lease.primitive.take()?, name, names) {
-                (Primitive::Multilock, None, Some(names)) => Held::Multilock(names),
-                (Primitive::Lock, Some(name), None) => Held::Lock(name),
-                (Primitive::Semaphore, Some(name), None) => Held::Semaphore(name),
-                (Primitive::Election, Some(name), None) => Held::Election(name),
-                (Primitive::Multilock, ..) => {
-                    wrong.push(FieldError::new(
-                        format!("leases[{i}].names"),
-                        "are what a multilock has, and no name",
-                    ));
-                    continue;
-                }
-                _ => {
-                    wrong.push(FieldError::new(
-                        format!("leases[{i}].name"),
-                        "is required, and names are a multilock's",
-                    ));
-                    continue;
-                }
+                (Primitive::Multilock, None, Some(names)) => Ok(Held::Multilock(names)),
+                (Primitive::Lock, Some(name), None) => Ok(Held::Lock(name)),
+                (Primitive::Semaphore, Some(name), None) => Ok(Held::Semaphore(name)),
+                (Primitive::Election, Some(name), None) => Ok(Held::Election(name)),
+                (Primitive::Multilock, ..) => Err(("names", "are what a multilock has, and no name")),
+                _ => Err(("name", "is required, and names are a multilock's")),
             };
-            read.push((held, lease.lease_id.take()?, fields::optional(lease.ttl_ms)?));
+            match held {
+                Ok(held) => read.push((held, lease.lease_id.take()?, fields::optional(lease.ttl_ms)?)),
+                Err((field, why)) => wrong.push(FieldError::new(format!("leases[{i}].{field}"), why)),
+            }
         }
         if wrong.is_empty() { Ok(read) } else { Err(Problem::invalid(wrong)) }
     }
