@@ -202,6 +202,34 @@ async fn an_observed_lock_tells_of_grants_here_and_elsewhere_and_of_each_end() {
 }
 
 #[tokio::test]
+async fn an_observed_lock_tells_how_many_share_it() {
+    let shared = Shared::nodes(3);
+    let (api, name) = (shared.api(), unique("observed"));
+    let path = format!("/v1/locks/{name}/observe");
+    let observed = shared.other_api().stream("GET", &path, Value::Null).await;
+    let mut observer = observed.unwrap_or_else(|why| panic!("{}", why.text()));
+    observer.expect("free").await;
+    let mut leases = Vec::new();
+    for total in [1, 2, 1] {
+        if total > leases.len() {
+            let body = json!({"mode": "shared", "ttl_ms": 60_000});
+            leases.push(api.acquire(&name, body).await.ok());
+        } else {
+            api.release(&name, &leases.pop().unwrap()).await.ok();
+        }
+        while observer.expect("held").await["holders_total"] != total {}
+    }
+    let forced = api.send("DELETE", &format!("/v1/locks/{name}?reason=over"), &[], b"").await.ok();
+    assert_eq!(forced["released"], true);
+    loop {
+        let event = observer.next().await;
+        if event.name == "free" {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_observed_semaphore_tells_of_each_change_of_its_holders() {
     let shared = Shared::nodes(3);
     let (api, name) = (shared.api(), unique("observed"));
