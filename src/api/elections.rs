@@ -139,7 +139,7 @@ pub struct ElectionState {
 
 impl ElectionState {
     fn new(name: Name, view: View) -> Self {
-        let View { mut holders, revision, waiters, nodes } = view;
+        let View { mut holders, revision, waiters, nodes, .. } = view;
         let holder = holders.pop();
         let term = holder.as_ref().map(|holder| holder.token.get());
         let remaining_ms = holder.as_ref().map(|holder| holder.remaining_ms);

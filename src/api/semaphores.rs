@@ -114,7 +114,7 @@ pub struct SemaphoreState {
 impl SemaphoreState {
     fn new(name: Name, view: View) -> Self {
         let in_use = view.in_use();
-        let View { holders, revision, waiters, nodes } = view;
+        let View { holders, revision, waiters, nodes, .. } = view;
         let shown = holders.into_iter().map(|holder| HolderView::new(Primitive::Semaphore, holder));
         let (holders, waiters, nodes) = (shown.collect(), waiters as u64, nodes.into());
         Self { name, in_use, holders, revision, waiters, nodes }
