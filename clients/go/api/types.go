@@ -101,9 +101,13 @@ type AnyLease struct {
 	FencingToken *int64 `json:"fencing_token,omitempty"`
 	// The fencing token of each name of a multilock.
 	FencingTokens map[string]int64 `json:"fencing_tokens,omitempty"`
+	// With `max_hold_ms`: no extension reaches further than this. For display only.
+	HoldUntil string `json:"hold_until,omitempty"`
 	// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
 	// again.
 	LeaseID string `json:"lease_id"`
+	// Locks: `exclusive` or `shared`.
+	Mode string `json:"mode,omitempty"`
 	// The name. A multilock has `names` instead.
 	Name string `json:"name,omitempty"`
 	// The names of a multilock.
@@ -519,8 +523,9 @@ type Nodes struct {
 type Problem struct {
 	// The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`,
 	// `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`,
-	// `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`, `too_many_waiters`,
-	// `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
+	// `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`, `change_in_progress`,
+	// `unsafe_change`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or
+	// `internal`.
 	Code string `json:"code"`
 	// What happened in this case, for people.
 	Detail string `json:"detail"`

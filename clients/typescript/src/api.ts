@@ -76,8 +76,12 @@ export type AnyLease = {
   fencing_token?: number;
   /** The fencing token of each name of a multilock. */
   fencing_tokens?: Record<string, number>;
+  /** With `max_hold_ms`: no extension reaches further than this. For display only. */
+  hold_until?: string;
   /** The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again. */
   lease_id: string;
+  /** Locks: `exclusive` or `shared`. */
+  mode?: string;
   /** The name. A multilock has `names` instead. */
   name?: string;
   /** The names of a multilock. */
@@ -472,7 +476,7 @@ export type Nodes = {
 
 /** Every answer that is not 2xx (RFC 9457). Which of the members after `request_id` are present depends on `code`. */
 export type Problem = {
-  /** The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`. */
+  /** The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`, `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`, `semaphore_full`, `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`, `change_in_progress`, `unsafe_change`, `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`. */
   code: string;
   /** What happened in this case, for people. */
   detail: string;

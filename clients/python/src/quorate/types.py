@@ -168,6 +168,10 @@ class AnyLease(_AnyLease, total=False):
     """The fencing token. A multilock has `fencing_tokens` instead."""
     fencing_tokens: dict[str, int]
     """The fencing token of each name of a multilock."""
+    hold_until: str
+    """With `max_hold_ms`: no extension reaches further than this. For display only."""
+    mode: str
+    """Locks: `exclusive` or `shared`."""
     name: str
     """The name. A multilock has `names` instead."""
     names: list[str]
@@ -692,7 +696,8 @@ class _Problem(TypedDict):
     The kind of problem, for programs: `invalid_request`, `unauthenticated`, `forbidden`,
     `not_found`, `method_not_allowed`, `payload_too_large`, `unsupported_media_type`, `lock_held`,
     `semaphore_full`, `election_lost`, `lease_lost`, `hold_limit_reached`, `stale_token`,
-    `too_many_waiters`, `quorum_unavailable`, `shutting_down`, `overloaded` or `internal`.
+    `change_in_progress`, `unsafe_change`, `too_many_waiters`, `quorum_unavailable`,
+    `shutting_down`, `overloaded` or `internal`.
     """
     detail: str
     """What happened in this case, for people."""
