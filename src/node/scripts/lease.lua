@@ -12,8 +12,8 @@
 --         -3  this lease was released before its acquire arrived (§1.4)
 --
 -- A semaphore keeps beside its slots' records (INDEX/SLOT): INDEX, a sorted set of taken slots by expiry;
--- INDEX//LEASE, the slots of a lease; INDEX///REQUEST, the lease of a request. The tombstone of a lease is an empty text
--- under KEY//LEASE, where KEY is its first record, or the index.
+-- INDEX//LEASE, the slots of a lease; INDEX///REQUEST, the lease of a request. The tombstone of a lease is an empty
+-- text under KEY//LEASE, where KEY is its first record, or the index.
 local call = redis.call
 local now, now_us = clock()
 local now_text = TIME:format(now)
@@ -25,17 +25,6 @@ local EMPTY = '2 0000000000000000 0000000000000 00000000000000000000000000000000
 
 -- What is stored under each key, false where that is nothing, or no string; and whether this node may vote.
 local stored, marked = {}, false
-
--- A time as text. Most leases of a run end at the same one.
-local times = {}
-local function time_text(ms)
-  local text = times[ms]
-  if not text then
-    text = TIME:format(ms)
-    times[ms] = text
-  end
-  return text
-end
 
 -- The record under a key; an error where something else is stored there.
 local function fetch(key)
@@ -90,22 +79,6 @@ local function force(key, text, life)
     call('SET', key, text, 'PX', life)
   end
   stored[key] = text
-end
-
--- Where the line break before the lease of this id is, whether or not that is over; nil where there is none.
-local function find_lease(record, id)
-  return record:find('\n' .. id, 66, true)
-end
-
--- The lines of a record without the one at that place, with the line break before them.
-local function others_than(record, at)
-  return record:sub(66, at - 1) .. record:sub(record:find('\n', at + 1, true) or -1)
-end
-
--- The line of a lease, without its line break.
-local function write_lease(id, ends, mark, lease)
-  return id .. ' ' .. time_text(ends) .. ' ' .. mark .. ' ' .. lease.mode .. ' ' .. lease.token .. ' ' .. lease.ttl
-    .. ' ' .. lease.hold_until .. ' ' .. lease.delay .. ' ' .. lease.version .. ' ' .. lease.request .. ' ' .. lease.params .. ' ' .. lease.data
 end
 
 -- The keys of a semaphore's slots, '4 11'.

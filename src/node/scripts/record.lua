@@ -74,6 +74,34 @@ local function read_lease(record, at)
   return lease
 end
 
+-- Where the line break before the lease of this id is, whether or not that is over; nil where there is none.
+local function find_lease(record, id)
+  return record:find('\n' .. id, 66, true)
+end
+
+-- The lines of a record without the one at that place, with the line break before them.
+local function others_than(record, at)
+  return record:sub(66, at - 1) .. record:sub(record:find('\n', at + 1, true) or -1)
+end
+
+-- A time as text. Most leases of a run end at the same one.
+local times = {}
+local function time_text(ms)
+  local text = times[ms]
+  if not text then
+    text = TIME:format(ms)
+    times[ms] = text
+  end
+  return text
+end
+
+-- The line of a lease, without its line break.
+local function write_lease(id, ends, mark, lease)
+  return id .. ' ' .. time_text(ends) .. ' ' .. mark .. ' ' .. lease.mode .. ' ' .. lease.token .. ' ' .. lease.ttl
+    .. ' ' .. lease.hold_until .. ' ' .. lease.delay .. ' ' .. lease.version .. ' ' .. lease.request .. ' '
+    .. lease.params .. ' ' .. lease.data
+end
+
 -- Until when the name is taken by the lease at that place, which expires then.
 local function taken_until(record, at, expires)
   local delay = record:match('^%d+ %d+ (%d+)', at + 69)
