@@ -99,12 +99,7 @@ export async function list(kind, prefix, signal, most = 20000) {
 }
 
 /** What the key may do: `{name?, scopes, prefixes?}`. A server without keys allows everything. */
-export const ownKey = (signal) =>
-  get('v1/key', {}, signal).catch((error) => {
-    // A server that does not tell decides at each call.
-    if (error.code !== 'not_found') throw error;
-    return { scopes: ['read', 'lock', 'admin'] };
-  });
+export const ownKey = (signal) => get('v1/key', {}, signal);
 
 /** Whether this is `quorate dev`, whose nodes are in its own process. */
 export const isTrial = async (signal) =>

@@ -53,14 +53,14 @@ function Nodes({ nodes, at }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Nodes"><table>
     <caption>Nodes</caption>
     <thead><tr><th scope="col">Node</th><th scope="col">Address</th><th scope="col">State</th>
-      <th scope="col" class="numeric">Latency</th><th scope="col" class="wide">Version</th></tr></thead>
+      <th scope="col" class="numeric wide">Latency</th><th scope="col" class="wide">Version</th></tr></thead>
     <tbody>${nodes.map((node) => html`<tr key=${node.id}>
       <td>${node.id}</td>
       <td><${Text} value=${node.address} /></td>
       <td><span class=${`state ${node.state}`}>${node.state}</span>
         ${node.voting_in_ms !== undefined && html` votes in ${duration(left(node.voting_in_ms, at, now))}`}
         ${node.reason && html`<div class="quiet"><${Text} value=${node.reason} /></div>`}</td>
-      <td class="numeric">${node.latency_ms === undefined ? '' : `${node.latency_ms.toFixed(2)} ms`}</td>
+      <td class="numeric wide">${node.latency_ms === undefined ? '' : `${node.latency_ms.toFixed(2)} ms`}</td>
       <td class="wide">${node.redis_version || ''}</td>
     </tr>`)}</tbody>
   </table></div>`;

@@ -55,7 +55,7 @@ export function Try({ able }) {
       </div>
     </form>
     ${lease && html`<p><span role="status">${remaining > 0
-      ? html`You hold <a href=${`#/locks/${encodeURIComponent(lease.name)}`}>${lease.name}</a> with token
+      ? html`You hold <a href=${`#/locks/${encodeURIComponent(lease.name)}`}>${lease.name}</a> with token${' '}
           <b>${lease.fencing_token}</b>.`
       : 'The lease is over: it was not extended in time.'}</span>
       ${remaining > 0 && html` <b class="countdown">${duration(remaining)}</b> left.`}</p>`}
