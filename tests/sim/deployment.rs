@@ -401,7 +401,8 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
             }
         }
     }
-    if servers > 1 {
+    // Where members still change, a round may have to be repeated.
+    if servers > 1 && scene.others == 0 {
         queues::check(town).await;
     }
     // Also in fair weather an answer may take longer than the shortest timeout.
