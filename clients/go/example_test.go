@@ -10,6 +10,7 @@ import (
 	"time"
 
 	quorate "example.com/quorate/clients/go"
+	"example.com/quorate/clients/go/api"
 )
 
 // connect is what each program does once. QUORATE_SERVER and QUORATE_API_KEY say where and as whom.
@@ -259,7 +260,7 @@ func ExampleLease_Context() {
 		log.Fatal(err)
 	}
 	defer lease.Release()
-	if _, err := client.API().ForceReleaseLock(ctx, "example:lost"); err != nil { // an operator does this
+	if _, err := client.API().ForceReleaseLock(ctx, "example:lost", api.ForceReleaseLockQuery{}); err != nil { // an operator does this
 		log.Fatal(err)
 	}
 	_ = lease.Release() // what follows happens without it, too, by the next renewal
