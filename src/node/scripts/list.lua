@@ -8,11 +8,10 @@ if marker ~= ARGV[1] then return {-1, 0, marker} end
 local now = clock()
 local step = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[3], 'COUNT', ARGV[4])
 local reply = {1, now, step[1]}
-for _, key in ipairs(step[2]) do
-  local text = redis.pcall('GET', key)
-  -- What is no record does not end the walk.
-  local record = type(text) == 'string' and read_record(text) or ''
-  local read, entry = pcall(show_holders, record, now)
+-- MGET says false where a key is no string: what is no record does not end the walk.
+local texts = #step[2] > 0 and redis.call('MGET', unpack(step[2])) or {}
+for i, key in ipairs(step[2]) do
+  local read, entry = pcall(show_holders, texts[i] and read_record(texts[i]) or '', now)
   if read and entry then
     table.insert(entry, 1, key)
     reply[#reply + 1] = entry

@@ -19,15 +19,17 @@
 -- The queue where nobody waits, and the place of whom does not.
 local NOBODY, NOWHERE = {}, {}
 
--- The entries of a queue that have not lapsed, in order. What is no queue has none.
+-- The entries of a queue that have not lapsed, in order. What is no queue has none. None lives for longer than it may:
+-- a clock that stepped back would stretch it.
 local function read_queue(text, now)
   if type(text) ~= 'string' then return NOBODY end
-  local queue = {}
+  local queue, longest = {}, 3000
   for line in text:gmatch('[^\n]+') do
     local entry = {}
     entry.arrived, entry.id, entry.lapses, entry.keep, entry.wide, entry.limit =
       line:match('^(%d+) (%x+) (%d+) (%d+) (%d) (%d+)$')
-    if tonumber(entry.lapses or 0) > now then queue[#queue + 1] = entry end
+    local left = tonumber(entry.lapses or 0) - now
+    if left > 0 and left <= longest then queue[#queue + 1] = entry end
   end
   return queue
 end
