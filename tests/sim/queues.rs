@@ -84,8 +84,8 @@ pub async fn check(town: &Arc<Town>) {
     let [first, ..] = &*town.names.locks else { return };
     let single = Target::Lock(first.clone());
     leave_an_entry(town, &single, &single).await;
-    // Votes may be split, or messages take long.
-    let soon_ms = 4 * town.node_timeout_ms + 500;
+    // Votes may be split, messages take long, and the right to grant such a lease may have to be written first.
+    let soon_ms = 6 * town.node_timeout_ms + 1000;
     if let Some(took_ms) = take(town, 0, &single, STANDING_LIFE_MS).await
         && took_ms > soon_ms
     {
