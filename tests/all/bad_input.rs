@@ -579,7 +579,7 @@ async fn routes_and_methods_that_do_not_exist_are_refused() {
     let deployment = Untouched::start().await;
     let api = deployment.server.api();
     for path in [
-        "/",
+        "/consoles",
         "/v1",
         "/v1/",
         "/v2/locks/a",

@@ -140,7 +140,8 @@ fn read_identity(info: &str) -> Result<Identity, String> {
         Some(version) => format!("valkey {version}"),
         None => field("redis_version")?,
     };
-    match maybe("redis_mode").as_deref() {
+    // Valkey 9 says it of a server, not of a Redis.
+    match maybe("redis_mode").or_else(|| maybe("server_mode")).as_deref() {
         Some("cluster") => {
             return Err("runs in cluster mode, where a script may not use keys of several slots".into());
         }
@@ -176,6 +177,8 @@ mod tests {
         assert!(of_mode("standalone").is_ok());
         assert!(of_mode("cluster").unwrap_err().contains("cluster mode"));
         assert!(of_mode("sentinel").unwrap_err().contains("Sentinel"));
+        let valkey = read_identity(&format!("server_mode:cluster\r\n{INFO}"));
+        assert!(valkey.unwrap_err().contains("cluster mode"));
     }
 
     #[test]
