@@ -83,7 +83,7 @@ pub struct Force {
     /// Why, for the server's log. One line.
     #[serde(default, deserialize_with = "some")]
     #[garde(dive)]
-    #[param(value_type = Option<String>, min_length = 1, max_length = 200, example = "its host is gone")]
+    #[param(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]+$", example = "its host is gone")]
     reason: Option<Given<Reason>>,
 }
 
@@ -103,7 +103,7 @@ pub struct ForcePermits {
     /// Why, for the server's log. One line.
     #[serde(default, deserialize_with = "some")]
     #[garde(dive)]
-    #[param(value_type = Option<String>, min_length = 1, max_length = 200, example = "its host is gone")]
+    #[param(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]+$", example = "its host is gone")]
     reason: Option<Given<Reason>>,
 }
 

@@ -31,3 +31,11 @@ def before_call(context, case, kwargs):
             fields.pop("request_id", None)
         elif not isinstance(fields.get("request_id"), str):
             fields["request_id"] = "no-such-request"
+    # A multilock has names, all else has a name.
+    for lease in fields.get("leases", []):
+        if lease.get("primitive") == "multilock":
+            lease.pop("name", None)
+            lease["names"] = lease.get("names") or ["a", "b"]
+        else:
+            lease.pop("names", None)
+            lease["name"] = lease.get("name") or "a"

@@ -60,7 +60,7 @@ public class Use {
     check("ttl_ms".equals(problem.getErrors().get(0).getField()), "what was wrong");
     var extend = new Extend().leaseId(lease.getLeaseId()).ttlMs(20_000L);
     check(locks.extendLock(name, extend).getValidityMs() > 10_000, "an extension");
-    check(locks.getLock(name).getMetadata().equals(Map.of("job", "sdk")), "metadata");
+    check(locks.getLock(name, null, null).getMetadata().equals(Map.of("job", "sdk")), "metadata");
     check(locks.releaseLock(name, new Release().leaseId(lease.getLeaseId())).getReleased(), "a release");
     refusal(client, () -> locks.extendLock(name, extend), "lease_lost");
 
