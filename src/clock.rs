@@ -33,11 +33,15 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
+/// Random numbers drawn from one seed.
+const DRAWS: u32 = 256;
+
 /// The clock of a real process.
 #[derive(Debug)]
 pub struct SystemClock {
-    /// Refilled from the operating system once, then a CSPRNG: no system call per lease id.
-    ids: Mutex<StdRng>,
+    /// A CSPRNG, so that there is no system call per lease id, and how often it may be drawn from before it is seeded
+    /// anew: a cloned process has the same.
+    ids: Mutex<(StdRng, u32)>,
     /// Added to the wall clock, µs; a test's way to run a server with a wrong clock.
     offset_us: i64,
     /// What the machine had slept when this began, µs.
@@ -52,7 +56,7 @@ impl SystemClock {
 
     /// A wall clock that is wrong by `offset_us`.
     pub fn with_offset_us(offset_us: i64) -> Self {
-        Self { ids: Mutex::new(StdRng::from_os_rng()), offset_us, slept_us: slept_us() }
+        Self { ids: Mutex::new((StdRng::from_os_rng(), DRAWS)), offset_us, slept_us: slept_us() }
     }
 }
 
@@ -70,7 +74,14 @@ impl Clock for SystemClock {
     }
 
     fn random_bits(&self) -> u128 {
-        self.ids.lock().random()
+        let (random, left) = &mut *self.ids.lock();
+        *left = left.checked_sub(1).unwrap_or(DRAWS);
+        if *left == 0
+            && let Ok(seeded) = StdRng::try_from_os_rng()
+        {
+            *random = seeded;
+        }
+        random.random()
     }
 
     fn slept_us(&self) -> u64 {
@@ -139,5 +150,20 @@ impl Clock for SeededClock {
 
     fn random_below(&self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.with(|random| random.random_range(0..bound)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cloned_process_draws_other_numbers_before_long() {
+        let clock = SystemClock::new();
+        let clone = SystemClock { ids: Mutex::new(clock.ids.lock().clone()), offset_us: 0, slept_us: 0 };
+        assert_eq!(clock.random_bits(), clone.random_bits());
+        (0..DRAWS).for_each(|_| assert_ne!(clock.random_bits(), 0));
+        (0..DRAWS).for_each(|_| assert_ne!(clone.random_bits(), 0));
+        assert_ne!(clock.random_bits(), clone.random_bits());
     }
 }

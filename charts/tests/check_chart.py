@@ -194,7 +194,7 @@ def check_selectors(where, documents):
                 for peer in rule.get("from", []):
                     labels = peer.get("podSelector", {}).get("matchLabels")
                     if of_redis:
-                        check(labels and selected(labels) <= server | {f"Job/{full}-init"}, f"{name} lets {peer} in")
+                        check(labels and selected(labels) <= server | redis | {f"Job/{full}-init"}, f"{name} lets {peer} in")
         if d["kind"] == "HorizontalPodAutoscaler":
             check(d["spec"]["scaleTargetRef"]["name"] == full, f"{name} scales something else")
             deployment = names(documents, "Deployment")[full]
@@ -566,7 +566,7 @@ def free_port():
 
 
 def check_node_scripts():
-    """redis.conf, start.sh, ready.sh and live.sh of a bundled node, on a real redis-server."""
+    """redis.conf and the scripts of a bundled node, on a real redis-server."""
     for tool in ("redis-server", "redis-cli"):
         if not shutil.which(tool):
             print(f"skipped: no {tool}, the nodes' scripts were not run")
@@ -607,9 +607,11 @@ def check_node_scripts():
             complain(f"node scripts: redis did not start: {(base / 'log').read_text()[-800:]}")
             return server
 
-        def mark():
-            run_id = re.search(r"run_id:(\w+)", cli("info", "server")).group(1)
-            cli("set", "pre:node", f"1 {run_id} d 3 300000")
+        def mark(role="v", nonce="n", process=None):
+            run_id = process or re.search(r"run_id:(\w+)", cli("info", "server")).group(1)
+            cli("set", "pre:member", f"2 member 4 id {run_id} n")
+            others = "x,n,1,v,redis://a:6379 {} y,n,1,v,redis://b:6379"
+            cli("set", "pre:membership", "4 id d most 0 settled " + others.format(f"{run_id},{nonce},4,{role},redis://c:6379") + "|||")
 
         server = start()
         try:
@@ -624,25 +626,40 @@ def check_node_scripts():
             server.terminate()
             server.wait(20)
             server = start()
-            check(cli("get", "pre:node").startswith("1 "), "node scripts: the marker did not survive a restart")
+            check(cli("get", "pre:member").startswith("2 "), "node scripts: the marker did not survive a restart")
             check(script("ready.sh").returncode != 0, "node scripts: a restarted node counts as ready at once")
-            # The wait itself: the same script, told how long the node is up. It is that of the longest lease
-            # ever allowed, which the marker names; what is no marker says nothing.
+            # The wait itself: the same script, told how long the node is up. It is that of the longest class of leases
+            # that the node remembers.
             ready = base / "conf" / "ready.sh"
             text = ready.read_text()
-            for marker, wait in [("1 gone d 3 300000", 318), ("1 gone d 3 600000", 621), ("1 gone d 3 60000", 318),
-                                 ("1 gone d 3 599999", 621), ("1 gone d 3 86400000", 87279), ("1 gone d 3 86400001", 318),
-                                 ("1 gone d 3 18446744073709551615", 318), ("1 gone d 3 0600000", 318), ("1 gone d 3", 318),
-                                 ("2 gone d 3 600000", 318), ("blank 600000 0 0 600000", 318), (None, 318)]:
-                cli("set", "pre:node", marker) if marker else cli("del", "pre:node")
+            for classes, wait in [([], 318), ([300000], 318), ([600000, 30000], 621), ([60000], 318), ([599999], 621),
+                                  ([86400000], 87279), ([86400001], 318)]:
+                cli("del", "pre:classes")
+                for class_ms in classes:
+                    cli("zadd", "pre:classes", "9999999999999", str(class_ms))
                 for up, is_ready in [(wait - 1, False), (wait, True)]:
                     ready.write_text(re.sub(r"^( *)up=.*$", rf"\1up={up}", text, flags=re.M))
                     check((script("ready.sh").returncode == 0) == is_ready,
-                          f"node scripts: marked {marker!r}, up for {up} s: ready is not {is_ready}: {script('ready.sh')}")
+                          f"node scripts: classes {classes}, up for {up} s: ready is not {is_ready}: {script('ready.sh')}")
             ready.write_text(text)
+            cli("del", "pre:member")
             check(script("ready.sh").returncode != 0, "node scripts: a node that lost its marker is ready at once")
+            for what, how in [("joins", {"role": "j"}), ("is closed", {"role": "c"}), ("is another incarnation", {"nonce": "m"}),
+                              ("is of another process", {"process": "gone"})]:
+                mark(**how)
+                check(script("ready.sh").returncode != 0, f"node scripts: a node that {what} is ready at once")
             mark()
             check(script("ready.sh").returncode == 0, "node scripts: a node marked anew is not ready")
+            # What it runs before it ends, with a program that tells how it was called.
+            program = base / "quorate"
+            program.write_text('#!/bin/sh\ncat "$QUORATE_REDIS_PASSWORD_FILE"; echo "$@"\n')
+            program.chmod(0o755)
+            stop = base / "conf" / "stop.sh"
+            stop.write_text(stop.read_text().replace("/quorate/quorate", str(program)).replace("$(hostname)", "demo-quorate-redis-1"))
+            node = "redis://demo-quorate-redis-{}.demo-quorate-redis.locks.svc.cluster.local:6379".format
+            told = script("stop.sh").stdout.split("\n")
+            wanted = ["members", "close", node(1), "--key-prefix", "pre", *(word for i in range(3) for word in ("--redis", node(i)))]
+            check(told[:2] == [password, " ".join(wanted)], f"node scripts: it is closed by {told}")
             print("  bundled nodes: config and probes hold on a real redis-server")
         finally:
             server.terminate()

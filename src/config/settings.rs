@@ -87,7 +87,7 @@ pub struct Settings {
     pub fence_retention: Span,
 
     /// How far a server's clock may be ahead of a node's before the node refuses its tokens
-    #[arg(long, default_value = "1m", value_name = "DURATION", help_heading = "Leases")]
+    #[arg(long, default_value = "5s", value_name = "DURATION", help_heading = "Leases")]
     #[serde(deserialize_with = "scalar")]
     pub clock_bound: Span,
 

@@ -49,6 +49,12 @@ impl LeaseId {
         Self(text)
     }
 
+    /// The id of an attempt that proposes this token. A cloned process draws the same random bits, but not at the same
+    /// moment.
+    pub fn drawn(random: u128, proposed: u64) -> Self {
+        Self::from_bits(random ^ mask_of(proposed))
+    }
+
     fn bits(&self) -> u128 {
         // Only hex digits are ever stored.
         number_of(&self.0).unwrap_or_default()
@@ -197,6 +203,13 @@ mod tests {
             };
             assert_eq!(LeaseHandle::parse(&handle.expose()), Ok(handle));
         }
+    }
+
+    #[test]
+    fn the_same_random_bits_make_another_id_at_another_moment() {
+        let ids = [1, 2, 1_790_000_000_000_000, 1_790_000_000_000_001].map(|token| LeaseId::drawn(7, token));
+        assert!((1..ids.len()).all(|i| !ids[..i].contains(&ids[i])));
+        assert_eq!(LeaseId::drawn(7, 1), ids[0]);
     }
 
     #[test]

@@ -196,9 +196,9 @@ impl StateMachine for Granting<'_> {
 
 impl<'a> Granting<'a> {
     fn new(engine: &'a Arc<Engine>, ask: &'a Ask<'a>) -> Self {
-        let lease = LeaseId::from_bits(engine.clock.random_bits());
         let started = engine.clock.now();
         let proposed = engine.propose(started);
+        let lease = LeaseId::drawn(engine.clock.random_bits(), proposed);
         let is_retry = ask.request.is_some();
         Self {
             engine,

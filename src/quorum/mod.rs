@@ -74,7 +74,7 @@ impl Default for EngineOptions {
         Self {
             max_ttl_ms: 300_000,
             fence_retention_ms: 600_000,
-            clock_bound_ms: 60_000,
+            clock_bound_ms: 5_000,
             key_prefix: "quorate".to_owned(),
         }
     }
@@ -399,7 +399,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(!api.engine.available());
         let reason = api.engine.nodes().swap_remove(0).reason;
-        assert_eq!(reason.as_deref(), Some("its clock is more than 60 s behind this server's"));
+        assert_eq!(reason.as_deref(), Some("its clock is more than 5 s behind this server's"));
         server.set_skew_us(0);
         assert!(matches!(api.round().await, Round::Granted(_)));
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -233,6 +233,32 @@ async fn a_key_may_do_what_its_scopes_say_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn members_are_seen_with_the_scope_read_and_changed_with_admin_alone() {
+    let (_cluster, server, _keys) = keyed().await;
+    let url = json!({"url": "redis://127.0.0.1:1"});
+    let changes = [
+        ("POST", "/v1/members", url.clone()),
+        ("POST", "/v1/members/n1/replace", url),
+        ("POST", "/v1/members/n1/close", json!({})),
+        ("DELETE", "/v1/members/n1", Value::Null),
+    ];
+    for (method, path, body) in &changes {
+        call(&server.api(), method, path, body).await.problem(401, "unauthenticated");
+        for key in [READER, LOCKER] {
+            call(&with(&server.api(), key), method, path, body).await.problem(403, "forbidden");
+        }
+        // One of one cannot go, and nothing leads to the other one.
+        for key in [ADMIN, OWNER] {
+            call(&with(&server.api(), key), method, path, body).await.problem(409, "unsafe_change");
+        }
+    }
+    for (key, status) in [(READER, 200), (LOCKER, 403), (ADMIN, 403), (OWNER, 200)] {
+        assert_eq!(with(&server.api(), key).get("/v1/members").await.status, status, "{key}");
+    }
+    server.api().get("/v1/members").await.problem(401, "unauthenticated");
+}
+
+#[tokio::test]
 async fn a_key_may_touch_only_names_with_its_prefixes() {
     let (_cluster, server, _keys) = keyed().await;
     let api = with(&server.api(), ORDERS);

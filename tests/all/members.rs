@@ -101,7 +101,7 @@ async fn three_nodes_become_five_and_three_again_under_load() {
     assert!(log.contains("membership changed by command") && log.contains("add redis://"), "{log}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_members_that_are_closed_before_their_restart_vote_again_within_seconds() {
     let mut cluster = Cluster::with(3, &RedisOptions { persistent: true, ..RedisOptions::default() }, &[]);
     // A quarantine would take five minutes.
@@ -123,6 +123,63 @@ async fn three_members_that_are_closed_before_their_restart_vote_again_within_se
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     load.end().await;
     api.acquire("long", json!({})).await.problem(409, "lock_held");
+}
+
+/// With the commands of the operations page, at the nodes as the chart's do it, and however they keep their data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_from_the_command_line_takes_seconds_with_either_kind_of_file() {
+    for persistent in [true, false] {
+        let save = ["--save", "3600 1"].map(str::to_owned).to_vec();
+        let arguments = if persistent { Vec::new() } else { save };
+        let options = RedisOptions { persistent, arguments, ..RedisOptions::default() };
+        let mut cluster = Cluster::with(3, &options, &[]);
+        let server = cluster.server(&[]).await;
+        let load = Load::start(server.api(), 30_000);
+        let urls = cluster.urls();
+        let began = Instant::now();
+        for i in 0..3 {
+            let at_nodes = urls.iter().flat_map(|url| ["--redis", url]);
+            let output = quorate().args(["members", "close", &urls[i]]).args(at_nodes).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            // As its unit or its pod ends it.
+            cluster.nodes[i].terminate();
+            cluster.nodes[i].restart();
+            let back = Instant::now();
+            // The server may not have noticed anything yet.
+            let run_id = cluster.nodes[i].info("server")["run_id"].clone();
+            eventually("it is a member again", || async {
+                let marker: String = cluster.nodes[i].command(&["GET", "quorate:member"]);
+                marker.starts_with("2 member ") && marker.contains(&run_id)
+            })
+            .await;
+            all_vote(&server, 3).await;
+            println!("n{} votes {:?} after it answered, persistent: {persistent}", i + 1, back.elapsed());
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+        load.end().await;
+    }
+}
+
+/// Member by member, as the operations page has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deployment_moves_to_other_nodes_under_load() {
+    let cluster = Cluster::with(3, &RedisOptions::default(), &[]);
+    let others = Cluster::blank(3, &RedisOptions::default());
+    let (from, to) = (cluster.urls(), others.urls());
+    let options = ServerOptions::over([from.clone(), to.clone()].concat()).with(&MAX_TTL);
+    let (server, second) = (Server::start(&options).ready().await, Server::start(&options).ready().await);
+    let load = Load::start(second.api(), 2_000);
+    let url = format!("http://{}", server.api().address());
+    for (old, new) in from.iter().zip(&to) {
+        let output = quorate().args(["members", "replace", old, new, "--server", &url]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        all_vote(&server, 3).await;
+        all_vote(&second, 3).await;
+    }
+    drop(cluster);
+    let lease = server.api().acquire("moved", json!({"ttl_ms": 1_000})).await.ok();
+    assert_eq!((number(&lease["nodes"], "total"), number(&lease["nodes"], "quorum")), (3, 2));
+    load.end().await;
 }
 
 /// What an old copy of its data says has been used up.

@@ -395,9 +395,145 @@ async fn a_node_of_a_later_version_is_refused_and_not_written_to() {
     cluster.nodes[1].command::<()>(&["SET", "quorate:member", "3 something new"]);
     becomes(&server.api(), 1, "refused").await;
     tokio::time::sleep(Duration::from_millis(MAX_TTL_MS)).await;
-    let marker: String = cluster.nodes[1].command(&["GET", "quorate:member"]);
-    assert_eq!(marker, "3 something new");
     server.api().acquire("two", json!({})).await.ok();
+    // Neither by a server that starts now.
+    let before = cluster.nodes[1].dump();
+    assert_eq!(before["quorate:member"].as_deref(), Some("3 something new"));
+    let later = Server::start(&cluster.options().with(&MAX_TTL)).ready().await;
+    becomes(&later.api(), 1, "refused").await;
+    let seen = node(&later.api(), 1).await;
+    assert!(seen["reason"].as_str().is_some_and(|why| why.contains("later version")), "{seen}");
+    assert_eq!(cluster.nodes[1].dump(), before);
+}
+
+/// Seen before: running servers granted, and every new one exited.
+#[tokio::test]
+async fn a_server_starts_beside_one_node_that_is_unfit() {
+    let (cluster, _server) = marked().await;
+    cluster.nodes[1].command::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let later = Server::start(&cluster.options().with(&MAX_TTL)).ready().await;
+    becomes(&later.api(), 1, "refused").await;
+    let seen = node(&later.api(), 1).await;
+    assert!(seen["reason"].as_str().is_some_and(|reason| reason.contains("allkeys-lru")), "{seen}");
+    let lease = later.api().acquire("two", json!({"ttl_ms": 2_000})).await.ok();
+    assert_eq!(number(&lease["nodes"], "granted"), 2);
+    // Two of three are not enough.
+    cluster.nodes[2].command::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    refused(&cluster.urls(), &[&cluster.nodes[1], &cluster.nodes[2]], &["allkeys-lru"]);
+}
+
+/// Seen before: 87,262,198 ms, a day, for ever.
+#[tokio::test]
+async fn a_limit_of_a_day_under_which_nothing_was_granted_costs_nobody_a_day() {
+    let mut cluster = Cluster::with(3, &RedisOptions::default(), &["--max-ttl", "24h"]);
+    let once = cluster.server(&["--max-ttl", "24h"]).await;
+    once.api().acquire("short", json!({"ttl_ms": 1_000})).await.ok();
+    drop(once);
+    let server = cluster.server(&["--max-ttl", "30s"]).await;
+    server.api().acquire("class", json!({"ttl_ms": 30_000})).await.ok();
+    cluster.nodes[1].restart();
+    let mut waits = 0;
+    eventually("it says for how long", async || {
+        waits = node(&server.api(), 1).await["voting_in_ms"].as_u64().unwrap_or(0);
+        waits > 0
+    })
+    .await;
+    // 30 s and the drift.
+    assert!((20_000..=30_302).contains(&waits), "{waits}");
+}
+
+/// Seen before: a burst of ten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_longer_lease_at_one_server_costs_no_request_at_another_a_503() {
+    let cluster = Cluster::with(3, &RedisOptions::default(), &[]);
+    let server = cluster.server(&["--max-ttl", "30s"]).await;
+    let ends = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut workers = tokio::task::JoinSet::new();
+    for i in 0..8 {
+        let (api, ends) = (Api::new(server.api().address()), std::sync::Arc::clone(&ends));
+        workers.spawn(async move {
+            let (name, mut rounds) = (format!("worker:{i}"), 0);
+            while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                let lease = api.acquire(&name, json!({"ttl_ms": 30_000})).await.ok();
+                assert_eq!(api.release(&name, &lease).await.ok(), json!({"released": true}));
+                rounds += 1;
+            }
+            rounds
+        });
+    }
+    for max_ttl in ["5m", "1h", "24h"] {
+        let longer = cluster.server(&["--max-ttl", max_ttl]).await;
+        longer.api().acquire("long", json!({"ttl_ms": 250_000})).await.ok();
+        let lease = longer.api().lock("long").await;
+        assert_eq!(lease["held"], true);
+        longer.api().delete("/v1/locks/long").await.ok();
+    }
+    ends.store(true, std::sync::atomic::Ordering::Relaxed);
+    let rounds: Vec<u64> = workers.join_all().await;
+    assert!(rounds.iter().all(|&rounds| rounds > 10), "{rounds:?}");
+}
+
+/// As where it ended before it had marked the last node.
+#[tokio::test]
+async fn an_init_that_broke_off_is_run_again_and_adds_what_was_missing() {
+    let cluster = Cluster::with(3, &RedisOptions::default(), &MAX_TTL);
+    let register: String = cluster.nodes[0].command(&["GET", "quorate:membership"]);
+    let chosen = register.strip_suffix("|||").expect("no step is under way");
+    let run_id = cluster.nodes[2].info("server")["run_id"].clone();
+    let entry = chosen.split(' ').find(|entry| entry.starts_with(&run_id)).unwrap();
+    let nonce = entry.split(',').nth(1).unwrap();
+    let blank = format!("2 doubt {run_id} {nonce} - blank");
+    cluster.nodes[2].command::<()>(&["SET", "quorate:member", &blank]);
+    cluster.nodes[2].command::<()>(&["SET", "quorate:membership", &format!("|1|1|{chosen}")]);
+    let before = [0, 1].map(|i| cluster.nodes[i].dump());
+    let output = init(&cluster.urls(), &MAX_TTL);
+    let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{told}");
+    let is_told = [0, 1, 2].map(|i| told.contains(&cluster.nodes[i].port().to_string()));
+    assert_eq!(is_told, [false, false, true], "{told}");
+    assert_eq!([0, 1].map(|i| cluster.nodes[i].dump()), before);
+    let server = cluster.server(&MAX_TTL).await;
+    assert_eq!(number(&server.api().acquire("three", json!({})).await.ok()["nodes"], "total"), 3);
+}
+
+/// Nodes of the version before remember all: their markers are taken over, without a quarantine, and so is what is held.
+#[tokio::test]
+async fn a_deployment_of_the_version_before_is_taken_over_under_load() {
+    let cluster = Cluster::blank(3, &RedisOptions::default());
+    for node in &cluster.nodes {
+        let run_id = node.info("server")["run_id"].clone();
+        node.command::<()>(&["SET", "quorate:node", &format!("1 {run_id} 0123456789abcdef 3 300000")]);
+        let (seconds, _): (u64, u64) = node.command(&["TIME"]);
+        let (ends_ms, lease) = ((seconds + 100) * 1000, "0123456789abcdef0123456789abcdef");
+        let record = format!("{ends_ms:013}{ends_ms:013}0000000000000042E00100000{lease} - {{}}");
+        node.command::<()>(&["SET", "quorate:lock:before", &record, "PX", "600000"]);
+    }
+    let servers = [(); 2].map(|()| Server::start(&cluster.options()));
+    let began = Instant::now();
+    let mut workers = tokio::task::JoinSet::new();
+    for (i, server) in servers.iter().enumerate() {
+        let api = Api::new(server.api().address());
+        eventually("it is ready", || async { api.get("/readyz").await.status == 200 }).await;
+        workers.spawn(async move {
+            for round in 0..200 {
+                let name = format!("load:{i}:{round}");
+                let lease = api.acquire(&name, json!({})).await.ok();
+                assert_eq!(api.release(&name, &lease).await.ok(), json!({"released": true}));
+            }
+            api.acquire("before", json!({})).await.problem(409, "lock_held");
+        });
+    }
+    workers.join_all().await;
+    // A quarantine takes five minutes.
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    for server in &servers {
+        server.all_voting().await;
+    }
+    for node in &cluster.nodes {
+        let (old, new): (String, String) =
+            (node.command(&["GET", "quorate:node"]), node.command(&["GET", "quorate:member"]));
+        assert!(old.ends_with(" upgraded 0 0") && new.starts_with("2 member 1 "), "{old} {new}");
+    }
 }
 
 #[tokio::test]

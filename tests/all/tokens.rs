@@ -77,7 +77,7 @@ async fn cluster_second(cluster: &Cluster) -> Api {
 async fn a_server_ahead_of_the_others_does_not_stop_their_tokens_from_rising() {
     let cluster = Cluster::new(3);
     let right = cluster.server(&[]).await;
-    let Some(ahead) = with_clock(&cluster, "+30s").await else { return };
+    let Some(ahead) = with_clock(&cluster, "+4s").await else { return };
     let name = unique("ahead");
     let mut last = 0;
     for turn in 0..40 {
@@ -107,7 +107,7 @@ async fn a_server_far_in_the_future_is_refused_visibly_and_poisons_no_name() {
     eventually("it is not ready", || async { future.api().get("/readyz").await.status == 503 }).await;
     let not_ready = future.api().get("/readyz").await.problem(503, "quorum_unavailable");
     let detail = not_ready["detail"].as_str().unwrap_or_default();
-    assert!(detail.contains("its clock is more than 60 s behind this server's"), "{detail}");
+    assert!(detail.contains("its clock is more than 5 s behind this server's"), "{detail}");
     let after = take(&right.api(), &name).await;
     assert!(after > before);
     assert!(after - before < 3_600_000_000, "the name lives in the future: {before} {after}");
@@ -221,7 +221,8 @@ async fn tokens_of_all_kinds_are_unique_per_name() {
 async fn no_token_is_both_issued_and_a_leases() {
     for total in [3, 5] {
         let cluster = Cluster::new(total);
-        let servers = [cluster.server(&[]).await, cluster.server(&[]).await, cluster.server(&[]).await];
+        let far = ["--clock-bound", "1m"];
+        let servers = [cluster.server(&far).await, cluster.server(&far).await, cluster.server(&far).await];
         for _ in 0..10 {
             let name = unique("both");
             let lease = servers[0].api().acquire(&name, json!({})).await.ok();

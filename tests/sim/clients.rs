@@ -86,6 +86,8 @@ pub struct Town {
     pub node_timeout_ms: u64,
     /// How far a token may be ahead of a node's clock, ms.
     pub clock_bound_ms: u64,
+    /// The nodes that each server lists, one bit each.
+    pub lists: Vec<AtomicU64>,
     /// Answers and requests of clients may get lost; the server may not notice that they left.
     pub rough: bool,
     /// Somebody takes locks away from their holders.
@@ -126,7 +128,7 @@ impl Town {
         clocks.iter().filter(|clock| clock.wall_us() > latest_us).for_each(|clock| clock.set_skew_us(0));
     }
 
-    fn servers(&self) -> usize {
+    pub fn servers(&self) -> usize {
         self.processes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).len()
     }
 
@@ -140,7 +142,7 @@ impl Town {
     }
 
     /// Runs a call at a server: `None` where the server dies before it has answered.
-    async fn at<T>(&self, process: &Process, call: impl Future<Output = T>) -> Option<T> {
+    pub async fn at<T>(&self, process: &Process, call: impl Future<Output = T>) -> Option<T> {
         let mut call = pin!(call);
         let died = async {
             loop {

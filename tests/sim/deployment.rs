@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use crate::checkers::{Checkers, Counts};
 use crate::clients::{self, Client, Names, Process, Town};
 use crate::faults::{self, Bounds};
+use crate::moves;
 use crate::queues;
 use crate::world::{Plan, START_US, World};
 
@@ -45,6 +46,8 @@ struct Scene {
     rough: bool,
     init: bool,
     forces: bool,
+    /// Nodes that are no members at first, in a deployment whose members change; none where they do not.
+    others: usize,
 }
 
 impl Scene {
@@ -101,6 +104,7 @@ impl Scene {
             rough: rng.random_range(0..2) == 0,
             init: rng.random_range(0..10) < 9,
             forces: rng.random_range(0..4) == 0,
+            others: 0,
         };
         if exclusive && !lost_in_time && rng.random_range(0..3) == 0 {
             scene.bounds.untold = true;
@@ -108,8 +112,21 @@ impl Scene {
             scene.bounds.step_ahead_ms = (2 * scene.plan.node_timeout_ms as i64 + 200, 10_000);
             // One who has not looked in between does not see that a clock stepped there and back.
             scene.bounds.step_back_ms_max = 0;
+        } else if exclusive && !lost_in_time && scene.plan.nodes >= 3 && rng.random_range(0..2) == 0 {
+            scene.others = rng.random_range(1..=2);
         }
         scene
+    }
+
+    /// The nodes that a server lists, one bit each: all, or all but one.
+    fn list(&self, rng: &mut SmallRng) -> u64 {
+        let total = self.plan.nodes;
+        let all = (1 << total) - 1;
+        if self.others > 0 && rng.random_range(0..4) == 0 {
+            all & !(1 << rng.random_range(0..total))
+        } else {
+            all
+        }
     }
 }
 
@@ -135,7 +152,7 @@ async fn has_started(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) -
         clock_bound_ms: town.clock_bound_ms,
         ..EngineOptions::default()
     };
-    let (life, nodes) = town.world.boot(server);
+    let (life, nodes) = town.world.boot(server, town.lists[server].load(Ordering::Relaxed));
     let engine = Engine::new(nodes, Arc::clone(&clock) as Arc<dyn Clock>, options);
     let limits = WaitLimits { waiters_max: 1000, waiters_per_name_max: 100 };
     let service = Service::new(engine, limits);
@@ -184,8 +201,16 @@ pub fn run(seed: u64, printed: bool) -> Outcome {
 }
 
 async fn play(seed: u64, printed: bool) -> Outcome {
-    let scene = Scene::new(seed);
+    let mut scene = Scene::new(seed);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x706c_6179);
+    let members = (1 << scene.plan.nodes) - 1;
+    scene.plan.nodes += scene.others;
+    // The first one lists all, so that somebody can bring back any member.
+    let lists = (0..scene.plan.servers).map(|server| match server {
+        0 => members,
+        _ => scene.list(&mut rng),
+    });
+    let lists = lists.collect::<Vec<_>>().into_iter().map(AtomicU64::new).collect();
     let world = World::new(&scene.plan, printed);
     let names = Names::new(scene.locks, scene.limit);
     let checkers = Checkers::new(Arc::clone(&world), names.resources(), scene.exclusive);
@@ -198,6 +223,7 @@ async fn play(seed: u64, printed: bool) -> Outcome {
         max_ttl_ms: scene.max_ttl_ms,
         node_timeout_ms: scene.plan.node_timeout_ms,
         clock_bound_ms: scene.clock_bound_ms,
+        lists,
         rough: scene.rough,
         forces: scene.forces,
         until_ms: AtomicU64::new(u64::MAX),
@@ -219,6 +245,12 @@ async fn play(seed: u64, printed: bool) -> Outcome {
             }
             marked.expect("new nodes can be marked");
         }
+        if server == 0 && scene.others > 0 {
+            town.process(0).service.engine.until_available().await;
+            world.crash_server(0);
+            town.lists[0].store((1 << scene.plan.nodes) - 1, Ordering::Relaxed);
+            boot(&town, 0, rng.random(), 0).await;
+        }
     }
     let ready = async {
         for server in 0..scene.plan.servers {
@@ -237,6 +269,11 @@ async fn play(seed: u64, printed: bool) -> Outcome {
             tokio::spawn(Client { town: Arc::clone(&town), id, home: id, rng, requests: 0 }.live())
         })
         .collect();
+    if scene.others > 0 {
+        let rng = SmallRng::seed_from_u64(rng.random());
+        tokio::spawn(moves::run(Arc::clone(&town), rng, until_ms));
+        tokio::spawn(moves::watch(Arc::clone(&town)));
+    }
     let bad = SmallRng::seed_from_u64(rng.random());
     let made = faults::run(Arc::clone(&town), bad, scene.bounds, scene.faults, until_ms).await;
     let left = until_ms.saturating_sub(world.ms());
@@ -244,6 +281,9 @@ async fn play(seed: u64, printed: bool) -> Outcome {
     world.note(("CALM", [0; 3]), || "no more faults".to_owned());
     world.calm();
     town.set_clocks_right();
+    if scene.others > 0 {
+        tokio::spawn(moves::restart_closed(Arc::clone(&town)));
+    }
     let calm_at_ms = world.ms();
     for server in 0..scene.plan.servers {
         if !world.is_alive(server) {
@@ -286,7 +326,9 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
     let debts = || (0..servers).map(|server| town.process(server).service.engine.debts()).sum::<usize>();
     // The rest is for noticing: a look at a node that is not well every 200 ms, connections made
     // within 250 ms, a timeout or two.
-    let patience_ms = quarantine_ms.max(scene.max_ttl_ms) + 1500 + world.lock().stepped_back_ms;
+    let waits = if scene.others > 0 { 3 } else { 1 };
+    let patience_ms =
+        waits * quarantine_ms.max(scene.max_ttl_ms) + waits * 1500 + world.lock().stepped_back_ms;
     // A client may have waited beyond the faults and have left just now, unnoticed for a while:
     // what it is granted still lives for its ttl.
     let left_at_ms = world.ms() + clients::UNNOTICED_MS_MAX;
@@ -379,7 +421,9 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
             checkers.violate(format!("s{} waits for answers that never come", server + 1));
         }
     }
-    for (node, lease, at_ms) in world.unsettled() {
+    // A node that left the members, for good or for a while, is told nothing more.
+    let left_behind = if scene.others > 0 { Vec::new() } else { world.unsettled() };
+    for (node, lease, at_ms) in left_behind {
         let known = {
             let state = checkers.lock();
             state.lease(&lease).map(|lease| (lease.released.is_some(), lease.handle.token.get()))

@@ -246,6 +246,8 @@ struct NodeState {
     read_only: bool,
     /// When it last voted, ms.
     voted_ms: u64,
+    /// How often it lost data.
+    losses: u64,
 }
 
 pub struct Inner {
@@ -386,6 +388,7 @@ impl World {
                     backlog: Vec::new(),
                     read_only: false,
                     voted_ms: 0,
+                    losses: 0,
                 }
             })
             .collect();
@@ -439,8 +442,8 @@ impl World {
         self.lock().history.note(ms, what, text);
     }
 
-    /// A new process of server `server`: the nodes as its engine gets them.
-    pub fn boot(self: &Arc<Self>, server: usize) -> (u32, Vec<Arc<dyn Node>>) {
+    /// A new process of server `server`: the nodes that it lists, one bit each, as its engine gets them.
+    pub fn boot(self: &Arc<Self>, server: usize, list: u64) -> (u32, Vec<Arc<dyn Node>>) {
         let mut inner = self.lock();
         let links = inner
             .nodes
@@ -478,6 +481,7 @@ impl World {
         drop(inner);
         let nodes = ways
             .into_iter()
+            .filter(|way| list & (1 << way.node) != 0)
             .map(|way| {
                 Arc::new(SimNode { world: Arc::clone(self), way, address: format!("n{}", way.node + 1) })
                     as Arc<dyn Node>
@@ -956,6 +960,86 @@ impl World {
         });
     }
 
+    /// The node that had this process, if it still has.
+    pub fn node_of(&self, run_id: &str) -> Option<usize> {
+        let inner = self.lock();
+        let is_it =
+            |(i, node): (usize, &NodeState)| (run_id == format!("run-{i}-{}", node.start)).then_some(i);
+        inner.nodes.iter().enumerate().find_map(is_it)
+    }
+
+    /// Nodes whose process is closed.
+    pub fn closed_nodes(&self) -> Vec<usize> {
+        let nodes: Vec<_> = {
+            let inner = self.lock();
+            let process = |i: usize| format!(" run-{i}-{}", inner.nodes[i].start);
+            (0..inner.nodes.len()).map(|i| (process(i), Arc::clone(&inner.nodes[i].embedded))).collect()
+        };
+        let is_closed = |(process, node): &(String, Arc<EmbeddedNode>)| {
+            node.get_raw("quorate:member")
+                .is_some_and(|text| text.starts_with("2 closed ") && text.ends_with(process))
+        };
+        nodes.iter().enumerate().filter(|(_, node)| is_closed(node)).map(|(i, _)| i).collect()
+    }
+
+    /// What each node stores of the membership.
+    pub fn registers(&self) -> Vec<String> {
+        let nodes: Vec<_> = self.lock().nodes.iter().map(|node| Arc::clone(&node.embedded)).collect();
+        nodes.iter().filter_map(|node| node.get_raw("quorate:membership")).collect()
+    }
+
+    /// What a node stores as text now.
+    pub fn copy_of(&self, node: usize) -> Vec<(String, String)> {
+        let embedded = Arc::clone(&self.lock().nodes[node].embedded);
+        let texts = embedded.keys().into_iter().map(|key| (embedded.get_raw(&key), key));
+        texts.filter_map(|(text, key)| Some((key, text?))).collect()
+    }
+
+    /// Restarts a node with a copy of what it once stored.
+    pub fn roll_back(&self, node: usize, copy: &[(String, String)], down_ms: u64) {
+        let is_closed =
+            |(key, text): &(String, String)| key == "quorate:member" && text.starts_with("2 closed ");
+        if !self.lock().nodes[node].up || !copy.iter().any(is_closed) {
+            return;
+        }
+        self.crash_node(node, false, down_ms);
+        let embedded = Arc::clone(&self.lock().nodes[node].embedded);
+        for (key, text) in copy {
+            let is_record = key.contains(":lock:") || key.contains(":election:");
+            let words = ["SET", key, text, "PX", "3000"];
+            let _ = embedded.command(if is_record { &words } else { &words[..3] });
+        }
+    }
+
+    /// A later version has marked a node, for a while; whether its marker was left alone.
+    pub async fn mark_newer(&self, node: usize, for_ms: u64) -> bool {
+        const NEWER: &str = "3 of a later version";
+        const KEY: &str = "quorate:member";
+        let (embedded, losses) = {
+            let inner = self.lock();
+            (Arc::clone(&inner.nodes[node].embedded), inner.nodes[node].losses)
+        };
+        let Some(before) = embedded.get_raw(KEY).filter(|before| before != NEWER) else { return true };
+        if embedded.command(&["SET", KEY, NEWER]).is_err() {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(for_ms)).await;
+        let is_there = embedded.get_raw(KEY).as_deref() == Some(NEWER);
+        // Its memory may be full for a while.
+        while embedded.get_raw(KEY).as_deref() == Some(NEWER) {
+            if embedded.command(&["SET", KEY, &before]).is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        is_there || self.lock().nodes[node].losses != losses
+    }
+
+    /// A member has gone, and has taken what it held with it.
+    pub fn left(&self) {
+        let mut inner = self.lock();
+        inner.forgot_ms = Some(self.ms());
+    }
+
     /// Loses all data of a node, which goes on running.
     pub fn flush_node(&self, node: usize) {
         let embedded = {
@@ -1210,6 +1294,7 @@ impl Inner {
 
     /// A node has lost its data.
     fn forgot(&mut self, node: usize, now: u64) {
+        self.nodes[node].losses += 1;
         self.forgot_ms = Some(now);
         self.ledger.forgot(node);
     }

@@ -49,6 +49,12 @@ impl Member {
     /// whose lease has expired: the acquire may still sit in the node that was stopped all the time, and would
     /// live its whole ttl from now on.
     pub(super) async fn pay_debts(self: &Arc<Self>) {
+        if self.board.lock().is_out(self.index) {
+            // What it holds counts nowhere, and ends by itself.
+            let debts = std::mem::take(&mut *self.debts.lock());
+            debts.iter().for_each(|debt| count_undo(Some(&debt.command), Undo::Abandoned));
+            self.unsettled.fetch_sub(debts.len(), Ordering::Release);
+        }
         let mut left = self.debts();
         while left > 0 && self.is_reachable() {
             let mut batch: Vec<_> = {

@@ -267,12 +267,17 @@ pub fn asked(board: &Board, change: &Change, random: u128) -> Result<Step, Chang
         let place = by_process.or_else(|| members().position(is_it));
         place.ok_or_else(|| unsafe_(format!("{id} is no member")))
     };
-    let new = |url: &str| {
+    let new = |url: &str, of: Option<usize>| {
         let address = &address_of(url);
         let i = (0..board.listed()).find(|&i| board.address(i) == *address).ok_or_else(|| {
             unsafe_(format!("{address} is not in this server's list of nodes: add it to --redis first"))
         })?;
         board.fit(i).ok_or_else(|| unsafe_(format!("{address} does not answer, or is refused")))?;
+        // It would be a member twice, once as a process that is gone.
+        let lost = board.replaces(i, before);
+        if lost.is_some() && lost != of.map(|place| &before.members[place]) {
+            return Err(unsafe_(format!("{address} is a member, or takes the place of one by itself")));
+        }
         newcomer(board, i, before.epoch + 1, Role::Voting)
             .filter(|entry| before.of_process(&entry.run_id).is_none())
             .ok_or_else(|| unsafe_(format!("{address} is a member, or was not looked at yet")))
@@ -285,7 +290,7 @@ pub fn asked(board: &Board, change: &Change, random: u128) -> Result<Step, Chang
     let is_voting = |place: usize| usize::from(before.members[place].role == Role::Voting);
     let value = match change {
         Change::Add(address) => {
-            let entry = new(address)?;
+            let entry = new(address, None)?;
             keeps(voting + 1, before.total() + 1)?;
             next(board, before, random, |value| {
                 value.members.push(entry);
@@ -301,7 +306,8 @@ pub fn asked(board: &Board, change: &Change, random: u128) -> Result<Step, Chang
             })
         }
         Change::Replace(id, address) => {
-            let (place, entry) = (place(id)?, new(address)?);
+            let place = place(id)?;
+            let entry = new(address, Some(place))?;
             keeps(voting - is_voting(place), before.total())?;
             next(board, before, random, |value| {
                 value.members[place] = MemberEntry { role: Role::Joining, ..entry }

@@ -167,6 +167,14 @@ impl Redis {
         }
     }
 
+    /// Asks the process to end, and waits until it has.
+    pub fn terminate(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            signal(child.id(), Signal::SIGTERM);
+            let _ = child.wait();
+        }
+    }
+
     /// Starts it again on the same port: with its data if it keeps any on disk.
     pub fn restart(&mut self) {
         self.kill();
