@@ -22,10 +22,9 @@ pub(super) struct Line<'a> {
 impl Line<'_> {
     /// As a node stores it, without the line break.
     pub(super) fn text(&self) -> String {
-        let Self { ends_ms, mark, token, ttl_ms, hold_until_ms, lock_delay_ms, .. } = self;
-        let mode = self.mode.letter();
-        let (lease, version, Self { request, params, data, .. }) =
-            (self.lease.expose(), self.version.get(), self);
+        let Self { lease, ends_ms, mark, mode, token, ttl_ms, hold_until_ms, lock_delay_ms, .. } = self;
+        let Self { version, request, params, data, .. } = self;
+        let (lease, mode, version) = (lease.expose(), mode.letter(), version.get());
         format!(
             "{lease} {ends_ms:013} {mark} {mode} {token:016} {ttl_ms} {hold_until_ms} {lock_delay_ms} {version} \
              {request} {params} {data}"

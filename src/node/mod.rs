@@ -373,13 +373,10 @@ impl Answer {
     }
 
     fn of_part(node_ms: u64, part: Value) -> Result<Self, NodeError> {
-        let mut list = part.into_fields().ok_or(NodeError::Nonsense)?;
-        match list.is_empty() {
-            true => Err(NodeError::Nonsense),
-            false => match list.remove(0) {
-                Value::Int(code) => Self::new(code, node_ms, list),
-                _ => Err(NodeError::Nonsense),
-            },
+        let mut fields = part.into_fields().ok_or(NodeError::Nonsense)?.into_iter();
+        match fields.next() {
+            Some(Value::Int(code)) => Self::new(code, node_ms, fields.collect()),
+            _ => Err(NodeError::Nonsense),
         }
     }
 

@@ -159,16 +159,14 @@ impl Engine {
         /// A contender that takes the nodes which are free is refused by the others, and gone in a moment.
         const TRIES: usize = 4;
         let Some(stored) = votes.stored.clone() else { return };
-        let mut without: SmallVec<[(usize, u64); 5]> = votes.without().collect();
         for tries_left in (0..TRIES).rev() {
             let (mut ballot, now) = (Ballot::new(1), self.clock.now());
-            for (i, node_ms) in &without {
+            for (i, node_ms) in votes.without() {
                 let heal = calls::heal(scope, handle, &stored, node_ms + stored.remaining_ms);
-                self.members[*i].vote(&Arc::new(heal), now, Some(ballot.seat(*i)));
+                self.members[i].vote(&Arc::new(heal), now, Some(ballot.seat(i)));
             }
             while let Some((node, answer)) = ballot.next().await {
                 if answer.is_ok_and(|answer| answer.done) {
-                    without.retain(|(i, _)| *i != node);
                     votes.restored(node);
                     if votes.count.yes >= quorum_of(votes.count.total) {
                         return;

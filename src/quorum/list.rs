@@ -105,21 +105,35 @@ async fn walk(member: Arc<Member>, keys: Keys, queries: Arc<[Query]>) -> Result<
     let prefixes: Vec<_> = queries.iter().map(|of| [keys.base(of.resource), &of.prefix].concat()).collect();
     let prefix = common_prefix(prefixes.iter().map(String::as_str));
     let mut parts: Vec<Part> = queries.iter().map(|_| Part::default()).collect();
+    each_held(&member, prefix, |key, holding| {
+        for (query, part) in queries.iter().zip(&mut parts) {
+            let record = key.strip_prefix(keys.base(query.resource));
+            if let Some((name, slot)) = record.and_then(Keys::name_and_slot) {
+                part.add(query, name, slot, &holding);
+            }
+        }
+    })
+    .await?;
+    Ok(parts)
+}
+
+/// Goes through what is held at a node under keys that begin with `prefix`, in steps short enough not to hold it up.
+///
+/// # Errors
+/// The first step's that the node did not answer; what it told before that was taken.
+pub(super) async fn each_held(
+    member: &Arc<Member>,
+    prefix: &str,
+    mut take: impl FnMut(String, Holding),
+) -> Result<(), NodeError> {
     let mut cursor = "0".to_owned();
     loop {
         let began = tokio::time::Instant::now();
         let command = Arc::new(calls::list(prefix, &cursor, STEP));
         let step = ListStep::read(member.ask_to_vote(&command).await?)?;
-        for (key, holding) in step.held {
-            for (query, part) in queries.iter().zip(&mut parts) {
-                let record = key.strip_prefix(keys.base(query.resource));
-                if let Some((name, slot)) = record.and_then(Keys::name_and_slot) {
-                    part.add(query, name, slot, &holding);
-                }
-            }
-        }
+        step.held.into_iter().for_each(|(key, holding)| take(key, holding));
         if step.cursor == "0" {
-            return Ok(parts);
+            return Ok(());
         }
         cursor = step.cursor;
         tokio::time::sleep((began.elapsed() * PAUSE).min(PAUSE_MAX)).await;

@@ -143,15 +143,16 @@ pub fn holder<'a>(holdings: impl Iterator<Item = &'a Holding> + Clone, total: us
 }
 
 /// The shared leases that a quorum of nodes may hold, those first that last longest, and how many there are; `None`
-/// where nobody knows of any. Of what these nodes hold, those that did not answer may hold it too.
+/// where nobody knows of any. What nodes that `answered` hold, those that did not answer may hold too.
 pub fn sharers<'a>(
     holdings: impl Iterator<Item = &'a Holding> + Clone,
+    answered: usize,
     total: usize,
 ) -> Option<(Vec<Named<'a>>, u32)> {
     let sharings = holdings.filter_map(|holding| holding.sharing.as_ref());
     let mut totals: Vec<u32> = sharings.clone().map(|sharing| sharing.total).collect();
     totals.sort_unstable_by(|a, b| b.cmp(a));
-    let enough = (quorum_of(total) + totals.len()).saturating_sub(total).max(1);
+    let enough = (quorum_of(total) + answered).saturating_sub(total).max(1);
     let count = *totals.get(enough - 1)?;
     let mut all: Vec<&Holding> = sharings.flat_map(|sharing| &sharing.longest).collect();
     all.sort_by_key(|holding| (holding.lease, std::cmp::Reverse(holding.remaining_ms)));
@@ -249,6 +250,7 @@ pub fn is_fence_settled(fences: &[u64], total: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Sharing;
 
     /// All ways in which n votes can fall, in order of arrival.
     fn arrivals(n: usize) -> Vec<Vec<u8>> {
@@ -275,6 +277,35 @@ mod tests {
             }
         }
         count
+    }
+
+    fn shared_by(leases: &[u128]) -> Holding {
+        let one = |bits: u128| Holding {
+            lease: LeaseId::from_bits(bits),
+            token: Token::new(7).unwrap(),
+            remaining_ms: 1000,
+            ttl_ms: 1000,
+            version: Version::default(),
+            data: String::new(),
+            sharing: None,
+            same_request: false,
+            params: String::new(),
+            slots: Vec::new(),
+        };
+        let longest: Vec<_> = leases.iter().map(|bits| one(*bits)).collect();
+        Holding { sharing: Some(Sharing { total: longest.len() as u32, longest }), ..one(leases[0]) }
+    }
+
+    #[test]
+    fn a_shared_lease_is_shown_where_a_quorum_may_hold_it() {
+        let names = |holdings: &[Holding], answered: usize| {
+            sharers(holdings.iter(), answered, 3).map(|(named, count)| (named.len(), count))
+        };
+        let two_nodes = [shared_by(&[1, 2]), shared_by(&[1])];
+        assert_eq!(names(&two_nodes, 3), Some((1, 1)));
+        assert_eq!(names(&two_nodes, 2), Some((2, 2)), "the third may hold the second lease too");
+        assert_eq!(names(&two_nodes[1..], 3), None, "a copy that was left behind at one node");
+        assert_eq!(names(&two_nodes[1..], 2), Some((1, 1)));
     }
 
     #[test]

@@ -96,8 +96,8 @@ pub struct Page {
 type HeldBy = (Vec<Holder>, Option<Sharers>);
 
 /// Who hold one record.
-fn held_by<'a>(holdings: impl Iterator<Item = &'a Holding> + Clone, total: usize) -> HeldBy {
-    match sharers(holdings.clone(), total) {
+fn held_by<'a>(holdings: impl Iterator<Item = &'a Holding> + Clone, answered: usize, total: usize) -> HeldBy {
+    match sharers(holdings.clone(), answered, total) {
         Some(sharers) => (Vec::new(), Some(sharers)),
         None => {
             let named = tally::holder(holdings, total);
@@ -161,7 +161,7 @@ impl Service {
             let scope = Scope::Records(smallvec![key.into()]);
             Box::pin(self.engine.settle_data(&scope, &named.lease, named.version, named.data)).await;
         }
-        Ok((held_by(held(&answers), total), nodes))
+        Ok((held_by(held(&answers), answers.len(), total), nodes))
     }
 
     /// Those that are held and whose name begins with `prefix`, by name in order, after `after`.
@@ -191,7 +191,9 @@ impl Service {
                     }
                     (leases.in_order(), None)
                 }
-                Resource::Lock | Resource::Election => held_by(records.values().flatten(), total),
+                Resource::Lock | Resource::Election => {
+                    held_by(records.values().flatten(), page.nodes.granted as usize, total)
+                }
             };
             let waiters = self.rooms.waiting(&self.engine.keys().of(resource, name));
             View::new(resource, held_by, waiters, nodes)

@@ -301,9 +301,10 @@ const SHARERS_SHOWN: usize = 16;
 /// Who hold a lock together, as far as a quorum of nodes tells; `None` where nobody does.
 pub(crate) fn sharers<'a>(
     holdings: impl Iterator<Item = &'a Holding> + Clone,
+    answered: usize,
     total: usize,
 ) -> Option<Sharers> {
-    let (mut named, count) = tally::sharers(holdings, total)?;
+    let (mut named, count) = tally::sharers(holdings, answered, total)?;
     let remaining_ms = named.first()?.remaining_ms;
     named.truncate(SHARERS_SHOWN);
     let holders = named.iter().map(|named| holder(named, Vec::new())).collect();

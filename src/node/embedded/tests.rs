@@ -570,6 +570,22 @@ fn releasing_an_expired_lease_is_no_release() {
 }
 
 #[test]
+fn permits_that_are_kept_after_their_lease_expired_are_found_by_its_holder_also_after_an_undo() {
+    let (node, on) = (node(), On::Slots(&[4, 7]));
+    let line = format!("{A} {:013} a x {P:016} {TTL} 0 5000 0 - - {{}}", 0);
+    let args = [line, on.slots(), "100".to_owned(), "-".to_owned()];
+    assert_eq!(run(&node, Script::Acquire, &on.keys_for(A), &args), granted(P));
+    at(&node, TTL);
+    let other = Ask { lease: B, proposed: P + TTL * 1000, ..ASK };
+    for reason in ["undo", "over", "lost", "bar"] {
+        assert_eq!(release_for(&node, &on, A, reason), "0", "{reason}");
+        assert!(acquire(&node, &on, &other).starts_with("0 ["), "{reason}");
+    }
+    assert_eq!(release(&node, &on, A), "0");
+    assert_eq!(acquire(&node, &on, &other), GRANTED);
+}
+
+#[test]
 fn what_is_no_record_stops_neither_a_release_nor_a_walk() {
     let node = node();
     // With all that tells a record.

@@ -88,7 +88,7 @@ impl Member {
                 self.stepped.store(false, Ordering::Release);
                 Gate::Open(self.marker(expected, true), generation)
             }
-            Standing::Quarantined { marker: Some(seen), reason, .. } if **reason == *CLOSED => {
+            Standing::Quarantined { marker: Some(seen), .. } if standing.is_quarantined_for(CLOSED) => {
                 Gate::Closed(self.marker(seen, false), generation)
             }
             Standing::Quarantined { marker: seen, .. } => {

@@ -36,7 +36,7 @@ impl Member {
     async fn take_and_release(&self, marker: Arc<Marker>) -> Result<(), NodeError> {
         let now = self.clock.now();
         let index: Arc<str> = self.keys.trial().into();
-        let (scope, lease) = (Scope::Slots(Arc::clone(&index)), LeaseId::from_bits(rand::random()));
+        let (scope, lease) = (Scope::Slots(Arc::clone(&index)), LeaseId::from_bits(self.clock.random_bits()));
         let ask = Ask {
             scope: &scope,
             slots: &[0],

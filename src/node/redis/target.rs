@@ -178,12 +178,12 @@ impl Target {
     pub(super) async fn open(&self, deadline: Instant) -> Result<(Box<dyn Socket>, Unread), ConnectError> {
         Ok(match &self.place {
             Place::Tcp { host, port } => {
-                let tcp = self.open_tcp(host, *port, deadline).await?;
+                let tcp = open_tcp(host, *port, deadline).await?;
                 let unread = Unread(tcp.as_fd().try_clone_to_owned()?);
                 (Box::new(tcp), unread)
             }
             Place::Tls { host, port, name, connector, .. } => {
-                let tcp = self.open_tcp(host, *port, deadline).await?;
+                let tcp = open_tcp(host, *port, deadline).await?;
                 let unread = Unread(tcp.as_fd().try_clone_to_owned()?);
                 let greeted = async { Ok(connector.connect(name.clone(), tcp).await?) };
                 (Box::new(in_time(deadline, greeted).await?), unread)
@@ -212,7 +212,7 @@ impl Target {
     }
 }
 
-/// What is not there by then is an error that says so.
+/// Does `work`, or fails at the deadline with "did not answer in time".
 pub(super) async fn in_time<T>(
     deadline: Instant,
     work: impl Future<Output = Result<T, ConnectError>>,
@@ -224,44 +224,42 @@ pub(super) async fn in_time<T>(
 /// What an address gets before the next one is tried beside it (RFC 8305).
 const HEAD_START: Duration = Duration::from_millis(100);
 
-impl Target {
-    /// Connects to whichever address of the name answers first. The reason tells what became of each.
-    async fn open_tcp(&self, host: &str, port: u16, deadline: Instant) -> Result<TcpStream, ConnectError> {
-        let found = in_time(deadline, async { Ok(tokio::net::lookup_host((host, port)).await?.collect()) });
-        let mut addresses = interleaved(found.await?).into_iter();
-        let connect = async |address: SocketAddr| (address, TcpStream::connect(address).await);
-        let (mut tried, mut attempts) = (Vec::new(), FuturesUnordered::new());
-        let stream = loop {
-            if let Some(address) = addresses.next() {
-                tried.push((address, "no answer in time".to_owned()));
-                attempts.push(connect(address));
-            }
-            if attempts.is_empty() {
-                return Err(of_attempts(host, &tried));
-            }
-            tokio::select! {
-                biased;
-                Some((address, outcome)) = attempts.next() => match outcome {
-                    Ok(stream) => break stream,
-                    Err(error) => {
-                        let its_own = tried.iter_mut().filter(|(of, _)| *of == address);
-                        its_own.for_each(|(_, why)| *why = error.to_string());
-                    }
-                },
-                () = tokio::time::sleep(HEAD_START), if addresses.len() > 0 => {}
-                () = tokio::time::sleep_until(deadline) => return Err(of_attempts(host, &tried)),
-            }
-        };
-        // A run is one write: nothing is gained by holding the last segment of it back.
-        stream.set_nodelay(true)?;
-        // For a connection without traffic; one with traffic is judged by its answers.
-        let keepalive = TcpKeepalive::new()
-            .with_time(Duration::from_secs(10))
-            .with_interval(Duration::from_secs(3))
-            .with_retries(3);
-        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-        Ok(stream)
-    }
+/// Connects to whichever address of the name answers first. The reason tells what became of each.
+async fn open_tcp(host: &str, port: u16, deadline: Instant) -> Result<TcpStream, ConnectError> {
+    let found = in_time(deadline, async { Ok(tokio::net::lookup_host((host, port)).await?.collect()) });
+    let mut addresses = interleaved(found.await?).into_iter();
+    let connect = async |address: SocketAddr| (address, TcpStream::connect(address).await);
+    let (mut tried, mut attempts) = (Vec::new(), FuturesUnordered::new());
+    let stream = loop {
+        if let Some(address) = addresses.next() {
+            tried.push((address, "no answer in time".to_owned()));
+            attempts.push(connect(address));
+        }
+        if attempts.is_empty() {
+            return Err(of_attempts(host, &tried));
+        }
+        tokio::select! {
+            biased;
+            Some((address, outcome)) = attempts.next() => match outcome {
+                Ok(stream) => break stream,
+                Err(error) => {
+                    let its_own = tried.iter_mut().filter(|(of, _)| *of == address);
+                    its_own.for_each(|(_, why)| *why = error.to_string());
+                }
+            },
+            () = tokio::time::sleep(HEAD_START), if addresses.len() > 0 => {}
+            () = tokio::time::sleep_until(deadline) => return Err(of_attempts(host, &tried)),
+        }
+    };
+    // A run is one write: nothing is gained by holding the last segment of it back.
+    stream.set_nodelay(true)?;
+    // For a connection without traffic; one with traffic is judged by its answers.
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(3))
+        .with_retries(3);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    Ok(stream)
 }
 
 /// The families in turn, the first address first: one of them may lead nowhere.

@@ -56,7 +56,8 @@ local function put_queue(key, queue)
   stored[key] = text
 end
 
--- Stores a record with a lease that lets the name go then, and perhaps others beside it, for which it is there already.
+-- Stores a record whose new lease lets the name go at `free`. Others in it may need the key for longer: then it keeps
+-- its life.
 local function put(key, record, free, is_alone)
   local ends = free + retention
   if not is_alone then ends = math.max(ends, now + call('PTTL', key)) end
@@ -345,7 +346,8 @@ local function release(keys, id, why, by)
       elseif taken_until(record, at, expires) > now_text then
         -- Only its holder's own word frees what has expired and is kept.
         if why ~= 'release' then
-          force(named .. '//' .. id, '', tombstone)
+          -- Of a semaphore that text says which slots it has, which its holder's own word must find.
+          if not index then force(named .. '//' .. id, '', tombstone) end
           return '0 0'
         end
         kept = true
@@ -389,8 +391,8 @@ local function release(keys, id, why, by)
   return held and (extended and '1 1' or '1 0') or '0 0'
 end
 
--- Gives a lease back to a node that lost it, after a quorum has matched it (§1.7). Never a vote: the caller does
--- not count the answer.
+-- Gives a lease back to a node that does not have it (§1.7). Where the members changed and fewer than a quorum hold
+-- the lease, the caller counts the copies that were taken; otherwise nobody waits for the answer.
 --
 -- keys, slots  as of acquire; the line says 'h' or 'j'
 -- line         the lease's line as its record shall have it

@@ -12,15 +12,13 @@ use futures_util::future::join_all;
 use futures_util::stream;
 
 use super::super::Engine;
+use super::super::list::each_held;
 use crate::domain::{Holding, LeaseHandle, LeaseId, Token};
-use crate::node::calls::{self, ListStep};
 use crate::node::member::Member;
 
-/// Keys looked at in one step.
-const STEP: u64 = 300;
 /// Leases that are copied at once.
 const AT_ONCE: usize = 64;
-/// Whoever asked for the change has waited long enough then.
+/// How long the operator's command waits for the copies.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// At how many members each lease is, and its token: the least, as a node may have granted it late with a greater one.
@@ -35,7 +33,7 @@ impl Engine {
     }
 
     async fn carry_all(self: &Arc<Self>) {
-        // Among those that vote each lease is, whoever else has it.
+        // Each lease is at one of the voting members at least.
         let voting: Vec<_> =
             self.seats().filter(|(_, one)| one.is_voting()).map(|(_, one)| self.leases_at(one)).collect();
         let (total, mut leases) = (voting.len(), Leases::new());
@@ -51,20 +49,18 @@ impl Engine {
         stream::iter(copied).for_each_concurrent(AT_ONCE, |one| one).await;
     }
 
-    /// What is held at a node.
+    /// What is held at a node: of a name that is shared, the leases that it shows.
     async fn leases_at(&self, member: &Arc<Member>) -> Vec<(String, Holding)> {
-        let (mut held, mut cursor) = (Vec::new(), "0".to_owned());
-        loop {
-            let command = Arc::new(calls::list(self.keys.root(), &cursor, STEP));
-            let Ok(step) = member.ask_to_vote(&command).await.and_then(ListStep::read) else { return held };
+        let mut held = Vec::new();
+        let walk = each_held(member, self.keys.root(), |key, mut one| {
+            let shown = one.sharing.take().map_or_else(Vec::new, |sharing| sharing.longest);
+            let others = shown.into_iter().filter(|other| other.lease != one.lease).collect::<Vec<_>>();
             // What is stored with it is not needed.
-            held.extend(
-                step.held.into_iter().map(|(key, one)| (key, Holding { data: String::new(), ..one })),
-            );
-            if step.cursor == "0" {
-                return held;
-            }
-            cursor = step.cursor;
-        }
+            let all = std::iter::once(one).chain(others);
+            held.extend(all.map(|one| (key.clone(), Holding { data: String::new(), ..one })));
+        });
+        // Of a node that leaves in the middle, what it told counts.
+        let _ = walk.await;
+        held
     }
 }

@@ -457,7 +457,7 @@ impl<'a> Contender<'a> {
         ServiceError::Contended {
             primitive: self.target.primitive(),
             holders,
-            sharers: sharers(refusal.holdings.iter(), refusal.nodes.total as usize),
+            sharers: sharers(refusal.holdings.iter(), refusal.holdings.len(), refusal.nodes.total as usize),
             retry_after_ms: retry_after(refusal.free_in_ms),
             nodes: refusal.nodes,
             waited: self.options.wait_ms > 0,
