@@ -127,3 +127,62 @@ fn the_rules_that_comments_refer_to_stand_in_the_protocol_page_with_their_plante
     }
     assert!(found > 50, "{found}");
 }
+
+/// What stands between backticks.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Whether `module::name` is a test: of `tests/all`, of another folder of `tests`, or of `src`.
+fn is_test(path: &str) -> bool {
+    let Some((module, name)) = path.rsplit_once("::") else { return false };
+    let module = module.replace("::", "/");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let places = [
+        format!("tests/all/{module}.rs"),
+        format!("tests/all/{module}/mod.rs"),
+        format!("tests/{module}/main.rs"),
+        format!("src/{module}.rs"),
+        format!("src/{module}/mod.rs"),
+    ];
+    places.iter().filter_map(|place| std::fs::read_to_string(root.join(place)).ok()).any(|source| {
+        source
+            .split_once(&format!("fn {name}("))
+            .is_some_and(|(before, _)| before.rsplit("\n\n").next().is_some_and(|own| own.contains("test")))
+    })
+}
+
+#[test]
+fn each_promise_names_tests_that_exist_its_planted_bugs_and_where_runs_are_counted() {
+    let (page, ledger) = (read("docs/guarantees.md"), read("docs/proof.md"));
+    let (promises, tested) = page.split_once("\n## How each claim is tested\n").unwrap();
+    let ledger = ledger.lines().find(|line| line.starts_with("| date | commit |")).unwrap();
+    let (mut leads, mut bugs) = (BTreeSet::new(), BTreeSet::new());
+    for row in tested.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise |")) {
+        let [_, lead, claim, tests, planted, counted, _] = row.split('|').collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
+        leads.extend(lead.trim().strip_prefix("**").and_then(|lead| lead.strip_suffix("**")));
+        assert!(!claim.trim().is_empty() && code(tests).count() > 0, "{row}");
+        bugs.extend(code(planted));
+        for column in counted.split(',').map(str::trim).filter(|column| !column.is_empty()) {
+            assert!(ledger.contains(&format!("| {column} |")), "no column of the ledger: {column}");
+        }
+    }
+    let named: BTreeSet<&str> =
+        code(tested).filter(|code| code.contains("::") && !code.contains(' ')).collect();
+    let missing: Vec<&&str> = named.iter().filter(|path| !is_test(path)).collect();
+    assert!(missing.is_empty() && named.len() > 40, "no such tests: {missing:?}");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mutations");
+    let patches = files(&root).into_iter().filter(|path| path.extension().is_some_and(|end| end == "patch"));
+    let patches: BTreeSet<String> =
+        patches.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    assert_eq!(bugs, patches.iter().map(String::as_str).collect(), "planted bugs");
+    let (_, promises) = promises.split_once("\n## What is promised\n").unwrap();
+    let (promises, _) = promises.split_once("\n## ").unwrap();
+    for paragraph in promises.split("\n\n").filter(|text| !text.trim().is_empty()) {
+        let bold = paragraph.trim().strip_prefix("**").and_then(|text| text.split("**").next());
+        let lead = bold.unwrap_or_else(|| panic!("no lead: {paragraph}")).trim_end_matches('.');
+        assert!(leads.contains(lead), "no row: {lead}");
+    }
+}
