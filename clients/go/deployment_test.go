@@ -175,24 +175,6 @@ func (o observer) forceRelease(t testing.TB, name string) {
 	}
 }
 
-// needs skips a scenario that the server cannot play yet: its document has nothing at this place.
-func needs(t testing.TB, what string, place ...string) {
-	t.Helper()
-	var document any
-	observer(urls(t)[0]).get(t, "/openapi.json", &document)
-	for _, key := range place {
-		fields, _ := document.(map[string]any)
-		if document = fields[key]; document == nil {
-			t.Skipf("this server has no %s", what)
-		}
-	}
-}
-
-func needsField(t testing.TB, what, schema, field string) {
-	t.Helper()
-	needs(t, what, "components", "schemas", schema, "properties", field)
-}
-
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

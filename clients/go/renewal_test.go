@@ -258,7 +258,6 @@ func TestS28_TheErrorOfTheBodyComesBeforeTheLoss(t *testing.T) {
 }
 
 func TestS29_TwoHundredLeasesAreRenewedTogether(t *testing.T) {
-	needs(t, "extension of many leases at once", "paths", "/v1/leases/extend")
 	t.Parallel()
 	name, proxy := newName(), newFault(t, urls(t)[0])
 	client := newClient(t, proxy.URL)

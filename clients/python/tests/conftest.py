@@ -90,19 +90,6 @@ class Deployment:
             process.wait()
 
 
-def needs(url: str, what: str, *place: str) -> None:
-    """Skips a scenario that the server cannot play yet: its document has nothing at this place."""
-    document = httpx.get(f"{url}/openapi.json").json()
-    for key in place:
-        if key not in document:
-            pytest.skip(f"this server has no {what}")
-        document = document[key]
-
-
-def needs_field(url: str, what: str, schema: str, field: str) -> None:
-    needs(url, what, "components", "schemas", schema, "properties", field)
-
-
 class Observer:
     """What a server says of a name, asked without the client under test."""
 
@@ -176,4 +163,4 @@ def name() -> str:
     return f"test:{uuid.uuid4().hex}"
 
 
-__all__ = ["Deployment", "Observer", "Server", "needs", "needs_field", "until"]
+__all__ = ["Deployment", "Observer", "Server", "until"]

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { InvalidRequestError, LeaseLostError, NotAcquiredError, StaleTokenError, UnavailableError, type Lease } from "../src/index.js";
-import { client, lacks, observer, own, shared, unique, until } from "./support.js";
+import { client, observer, own, shared, unique, until } from "./support.js";
 
 const here = shared();
 
@@ -138,7 +138,6 @@ test("S06: locks in any order do not wait for each other for ever", async (t) =>
 });
 
 test("S07: an exclusive lease comes after the shared ones", async (t) => {
-  if (await lacks(t, here.urls[0] as string, "shared")) return;
   const [mine, other, name] = [client(t, here.urls), client(t, here.urls), unique()];
   const leases = await Promise.all([1, 2, 3].map(() => mine.lock(name, { shared: true })));
   let granted = false;
@@ -154,7 +153,6 @@ test("S07: an exclusive lease comes after the shared ones", async (t) => {
 });
 
 test("S08: a lease is renewed up to its limit and no further", async (t) => {
-  if (await lacks(t, here.urls[0] as string, "max_hold_ms")) return;
   const [mine, name] = [client(t, here.urls), unique()];
   const begun = performance.now();
   const lease = await mine.lock(name, { ttlMs: 1_000, maxHoldMs: 3_000 });

@@ -143,25 +143,6 @@ export function client(t: TestContext, servers: string | string[], options: Clie
   return made;
 }
 
-const FEATURES: Record<Feature, (document: string) => boolean> = {
-  "/v1/leases/extend": (document: string) => document.includes('"/v1/leases/extend"'),
-  "release by request_id": (document: string) => Boolean((JSON.parse(document) as Document).components.schemas["Release"]?.properties?.["request_id"]),
-  "a place that outlives its request": (document: string) => FEATURES["release by request_id"](document),
-  shared: (document: string) => document.includes('"mode"'),
-  max_hold_ms: (document: string) => document.includes('"max_hold_ms"'),
-};
-export type Feature = "/v1/leases/extend" | "release by request_id" | "a place that outlives its request" | "shared" | "max_hold_ms";
-type Document = { components: { schemas: Record<string, { properties?: Record<string, unknown> }> } };
-
-/** True where the server lacks something: the test is skipped then, and says so. */
-export async function lacks(t: TestContext, url: string, ...features: Feature[]): Promise<boolean> {
-  const document = await (await fetch(`${url}/openapi.json`)).text();
-  const missing = features.filter((feature) => !FEATURES[feature](document));
-  if (missing.length === 0) return false;
-  t.skip(`the server has no ${missing.join(", no ")}`);
-  return true;
-}
-
 /** What a server says of a name, asked without the client under test. */
 export const observer = (url: string) => ({
   async lock(name: string): Promise<LockState> {

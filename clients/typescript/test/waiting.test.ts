@@ -5,14 +5,13 @@ import { createServer, type AddressInfo, type Socket } from "node:net";
 import { describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { NotAcquiredError, UnavailableError } from "../src/index.js";
-import { Fault, client, lacks, observer, own, problem, shared, unique, until, type Fate } from "./support.js";
+import { Fault, client, observer, own, problem, shared, unique, until, type Fate } from "./support.js";
 
 const here = shared();
 const a = () => here.urls[0] as string;
 
 describe("waiting and retries", { concurrency: 4 }, () => {
   test("S10: a wait in pieces keeps its place", async (t) => {
-    if (await lacks(t, a(), "a place that outlives its request")) return;
     const [fault, name] = [await Fault.before(t, a()), unique()];
     const [first, second] = [client(t, fault.url, { pieceMs: 1_000 }), client(t, fault.url, { pieceMs: 1_000 })];
     const order: string[] = [];
