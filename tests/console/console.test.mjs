@@ -69,7 +69,8 @@ describe('the console of a server without keys', () => {
     const begun = Date.now();
     const row = tab.getByRole('row').filter({ hasText: 'orders:live' });
     await row.waitFor();
-    console.log(`# appeared after ${Date.now() - begun} ms`);
+    // Within a second; a busy machine has five.
+    assert.ok(Date.now() - begun < 5000, `appeared after ${Date.now() - begun} ms`);
     await row.getByText('billing-7').waitFor();
     const remaining = row.locator('td').filter({ hasText: /^\d[\d.]* s$/ }).last();
     const first = seconds(await remaining.innerText());
@@ -425,28 +426,24 @@ describe('the console of a server with keys', () => {
   };
 
   it('asks for a key, keeps it for the tab and puts it in no URL', async () => {
-    const context = await browser.newContext();
-    const tab = await context.newPage();
+    const tab = await open(server.url);
     const urls = [];
     tab.on('request', (request) => urls.push(request.url()));
-    await tab.goto(`${server.url}/console`);
     await tab.getByText('enter one above').waitFor();
     await use(tab, 'operator');
     await tab.getByText('All 3 nodes vote').waitFor();
     await tab.reload();
     await tab.getByText('All 3 nodes vote').waitFor();
     assert.ok(urls.every((url) => !url.includes('secret')));
-    const other = await context.newPage();
+    const other = await tab.context().newPage();
     await other.goto(`${server.url}/console`);
     await other.getByText('enter one above').waitFor();
-    await context.close();
+    await done(tab);
   });
 
   it('offers no forced release to a key without admin, and the server refuses it', async () => {
     await server.acquire('guarded:1', { owner: 'someone' }, 'operator');
-    const context = await browser.newContext();
-    const tab = await context.newPage();
-    await tab.goto(`${server.url}/console#/locks/guarded:1`);
+    const tab = await open(server.url, 'locks/guarded:1');
     await use(tab, 'worker');
     await tab.getByRole('cell', { name: 'someone' }).waitFor();
     assert.equal(await tab.getByRole('button', { name: 'Force release' }).count(), 0);
@@ -454,14 +451,12 @@ describe('the console of a server with keys', () => {
     await tab.getByRole('button', { name: 'Forget the key' }).click();
     await use(tab, 'operator');
     await tab.getByRole('button', { name: 'Force release' }).waitFor();
-    await context.close();
+    await done(tab);
   });
 
   it('says which names a key may touch', async () => {
     await server.acquire('team:1', { owner: 'ours' }, 'team');
-    const context = await browser.newContext();
-    const tab = await context.newPage();
-    await tab.goto(`${server.url}/console#/locks`);
+    const tab = await open(server.url, 'locks');
     await use(tab, 'team');
     await tab.getByText('names that begin with team:').waitFor();
     await tab.getByRole('link', { name: 'team:1' }).waitFor();
@@ -472,6 +467,6 @@ describe('the console of a server with keys', () => {
     await tab.getByRole('button', { name: 'Forget the key' }).click();
     await use(tab, 'looker');
     assert.equal(await tab.getByRole('link', { name: 'Try it' }).count(), 0);
-    await context.close();
+    await done(tab);
   });
 });
