@@ -28,7 +28,21 @@ const LEEWAY: [Leeway; 4] = [
     Leeway { name: "used_memory of a node, MiB", part: 0.1, plus: 1.0 },
 ];
 
-async fn use_and_leave(api: Api, client: u64, over: Arc<AtomicBool>, uses: Arc<AtomicU64>) {
+/// How many leases were granted, and how many requests were refused.
+#[derive(Default)]
+struct Count {
+    granted: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Count {
+    fn add(&self, is_granted: bool) {
+        let of = if is_granted { &self.granted } else { &self.refused };
+        of.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+async fn use_and_leave(api: Api, client: u64, over: Arc<AtomicBool>, count: Arc<Count>) {
     for number in 0.. {
         if over.load(Ordering::Relaxed) {
             return;
@@ -51,10 +65,10 @@ async fn use_and_leave(api: Api, client: u64, over: Arc<AtomicBool>, uses: Arc<A
             _ => {
                 let stream =
                     api.stream("POST", &format!("/v1/locks/{name}/hold"), json!({"ttl_ms": 500})).await;
+                count.add(stream.is_ok());
                 if let Ok(mut stream) = stream {
                     stream.expect("acquired").await;
                 }
-                uses.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
         };
@@ -64,7 +78,7 @@ async fn use_and_leave(api: Api, client: u64, over: Arc<AtomicBool>, uses: Arc<A
             let lease: Value = answer.json();
             api.post(&format!("/v1/{give}"), json!({"lease_id": lease["lease_id"]})).await.ok();
         }
-        uses.fetch_add(1, Ordering::Relaxed);
+        count.add(answer.status == 200);
     }
 }
 
@@ -83,11 +97,11 @@ async fn memory_files_and_threads_are_flat_after_a_while() {
     let span = Duration::from_secs(seconds.unwrap_or(18));
     let cluster = Cluster::with(3, &RedisOptions::default(), &FORGETFUL[..2]);
     let servers = [cluster.server(&FORGETFUL).await, cluster.server(&FORGETFUL).await];
-    let (over, uses) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (over, count) = (Arc::new(AtomicBool::new(false)), Arc::new(Count::default()));
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
         let api = servers[client as usize % servers.len()].api();
-        clients.spawn(use_and_leave(api, client, Arc::clone(&over), Arc::clone(&uses)));
+        clients.spawn(use_and_leave(api, client, Arc::clone(&over), Arc::clone(&count)));
     }
     let (began, mut samples) = (Instant::now(), Vec::new());
     while began.elapsed() < span {
@@ -107,9 +121,10 @@ async fn memory_files_and_threads_are_flat_after_a_while() {
     clients.join_all().await;
 
     let third = samples.len() / 3;
-    let uses = uses.load(Ordering::Relaxed);
-    let mut report =
-        format!("steady: {uses} leases of as many names in {span:?}; middle third, last third\n");
+    let [granted, refused] = [&count.granted, &count.refused].map(|of| of.load(Ordering::Relaxed));
+    let mut report = format!(
+        "steady: {granted} leases of as many names in {span:?}, {refused} refused; middle third, last third\n"
+    );
     let mut grown = Vec::new();
     for (index, Leeway { name, part, plus }) in LEEWAY.iter().enumerate() {
         let of = |samples: &[[f64; 4]]| middle(samples.iter().map(|sample| sample[index]).collect());
@@ -122,5 +137,7 @@ async fn memory_files_and_threads_are_flat_after_a_while() {
     // Straight to the output, which shows it although the test passes.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), report.as_bytes());
     assert!(grown.is_empty(), "grows: {grown:?}\n{report}");
-    assert!(uses > span.as_secs(), "too little happened: {uses} leases");
+    assert!(granted > span.as_secs(), "too little happened: {granted} leases");
+    // Each name is new and nothing is broken: what is refused is refused by a machine that is very busy.
+    assert!(refused <= granted / 20, "{refused} refused of {granted}");
 }

@@ -112,7 +112,8 @@ async fn a_name_stays_taken_where_a_lease_expires_and_not_where_it_is_released()
     let api = shared.api();
     for (acquire, body, extend, release, code) in primitives(&unique("delayed")) {
         let asked = with(&body, &json!({"ttl_ms": 300, "lock_delay_ms": 2000}));
-        let lease = api.post(&acquire, asked.clone()).await.ok();
+        let long = with(&body, &json!({"ttl_ms": 30_000, "lock_delay_ms": 20_000}));
+        let lease = api.post(&acquire, long).await.ok();
         assert_eq!(api.post(&release, of_lease(&body, &lease)).await.ok(), json!({"released": true}));
         let since = Instant::now();
         let lease = api.post(&acquire, asked.clone()).await.ok();
