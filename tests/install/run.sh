@@ -24,8 +24,9 @@ finish() {
   # Most have ended.
   kill "${pids[@]}" 2>/dev/null || true
   wait
-  while read -r mount; do umount "$mount"; done < <(awk -v work="$work/" 'index($2, work) == 1 { print $2 }' /proc/mounts | sort -r)
-  [[ ${QUORATE_KEEP-} ]] || rm -rf "$work"
+  # Lazily: what is busy for a moment longer is out of the way, too. A bound folder is never emptied with the root.
+  while read -r mount; do umount --lazy "$mount"; done < <(awk -v work="$work/" 'index($2, work) == 1 { print $2 }' /proc/mounts | sort -r)
+  [[ ${QUORATE_KEEP-} ]] || rm -rf --one-file-system "$work"
   exit $status
 }
 trap finish EXIT
