@@ -337,7 +337,9 @@ fn the_first_process_of_a_container_waits_for_orphans_while_the_command_runs() {
     contained.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--"]);
     let can = contained.arg("true").status().is_ok_and(|status| status.success());
     if !can {
-        return println!("skipped: no unshare, or not allowed to");
+        return crate::support::skip(
+            "no unshare, or not allowed to: quorate run is not tried as a first process",
+        );
     }
     let mut contained = std::process::Command::new("unshare");
     contained.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--"]);

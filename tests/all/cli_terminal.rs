@@ -19,7 +19,7 @@ pub fn at_a_terminal(command: &Command) -> Option<Command> {
     let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''"));
     let words: Vec<_> = [command.get_program()].into_iter().chain(command.get_args()).map(quoted).collect();
     if Command::new("script").arg("--version").output().is_err() {
-        println!("SKIPPED: no script(1), so no terminal (apt-get install bsdutils)");
+        crate::support::skip("no script(1), so no terminal (apt-get install bsdutils)");
         return None;
     }
     let mut terminal = Command::new("script");

@@ -1,6 +1,7 @@
 //! Clients behind proxies, and clients that vanish: what the server is not told it finds out.
 //!
-//! nginx and HAProxy run with the files of `examples/proxies`. Where a program is missing, its tests say so and pass.
+//! nginx and HAProxy run with the files of `examples/proxies`. Where a program is missing, its tests pass, and a line
+//! `skipped: …` of the output says so.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use tokio::net::TcpStream;
 use crate::dev_server::DevServer;
 use crate::support::redis::{free_port, leashed, new_directory};
 use crate::support::server::QUORATE;
-use crate::support::{Api, Shared, eventually, number, secret, unique};
+use crate::support::{Api, Shared, eventually, number, secret, skip, unique};
 
 /// A proxy in front of a server.
 struct Proxy {
@@ -34,7 +35,7 @@ impl Drop for Proxy {
 fn is_installed(program: &str) -> bool {
     let installed = Command::new(program).arg("-v").stderr(Stdio::null()).stdout(Stdio::null()).status();
     if installed.is_err() {
-        println!("skipped, there is no {program}");
+        skip(&format!("no {program}, streams and leaving not tested behind it"));
     }
     installed.is_ok()
 }

@@ -10,7 +10,7 @@ use crate::support::proxy::Proxy;
 use crate::support::redis::new_directory;
 use crate::support::server::{init, libfaketime};
 use crate::support::{
-    Api, Cluster, Redis, RedisOptions, Server, ServerOptions, eventually, number, token, unique,
+    Api, Cluster, Redis, RedisOptions, Server, ServerOptions, eventually, number, skip, token, unique,
 };
 
 /// Short, so that a quarantine is over soon.
@@ -716,7 +716,7 @@ impl WrongClock {
         let library = libfaketime()?;
         let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
         if !Path::new(libc).exists() {
-            println!("SKIPPED: {libc} is not there to be loaded before libfaketime");
+            skip(&format!("no {libc} to be loaded before libfaketime: no clock of a node steps"));
             return None;
         }
         let clock = Self(new_directory().join("clock"));

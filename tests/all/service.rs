@@ -245,8 +245,7 @@ async fn promtool_finds_nothing_wrong_with_the_metrics() {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut child) = child else {
-        println!("SKIPPED: promtool is not installed (apt-get install prometheus)");
-        return;
+        return crate::support::skip("no promtool (apt-get install prometheus)");
     };
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();

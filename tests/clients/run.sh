@@ -277,4 +277,4 @@ if [[ -f $scratch/failed ]]; then
   exit 1
 fi
 echo "clients: all passed in $((SECONDS - begun)) s, $skipped skipped"
-if ((skipped)); then cat "$scratch/skipped"; fi
+if ((skipped)); then sed 's/^/  /' "$scratch/skipped"; fi

@@ -7,6 +7,7 @@ pub mod proxy;
 pub mod redis;
 pub mod server;
 
+use std::io::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -38,6 +39,12 @@ pub fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) -> impl Futu
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// Says that a test cannot be made here, and why. Straight to the output, which shows it although the test passes, on a line
+/// of its own, which `scripts/test` counts.
+pub fn skip(why: &str) {
+    let _ = std::io::stdout().write_all(format!("\nskipped: {why}\n").as_bytes());
 }
 
 /// A field that is a whole number.

@@ -80,9 +80,7 @@ pub fn libfaketime() -> Option<PathBuf> {
         .map(|directory| directory.join("libfaketime.so.1"))
         .find(|path| path.exists());
     if found.is_none() {
-        println!(
-            "SKIPPED: libfaketime is not installed, so no clock can be set wrong (apt-get install faketime)"
-        );
+        super::skip("no libfaketime, so no clock can be set wrong (apt-get install faketime)");
     }
     found
 }
