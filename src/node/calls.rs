@@ -295,7 +295,7 @@ pub fn heal(scope: &Scope, handle: &LeaseHandle, extended: &Extended, ends_ms: u
 
 /// Why a lease is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum Cause {
     /// Somebody asked for it.
     Release,
     /// Nobody was told that it was granted, or who was has left. It stays where a retry of its request has joined it.
@@ -309,16 +309,16 @@ pub enum Reason {
 }
 
 /// A release of lease.lua.
-pub fn release(scope: &Scope, lease: &LeaseId, reason: Reason, settle: Settle) -> Command {
-    let reason = match reason {
-        Reason::Release => "release",
-        Reason::Undo => "undo",
-        Reason::Over => "over",
-        Reason::Lost => "lost",
-        Reason::Bar => "bar",
+pub fn release(scope: &Scope, lease: &LeaseId, cause: Cause, settle: Settle) -> Command {
+    let cause = match cause {
+        Cause::Release => "release",
+        Cause::Undo => "undo",
+        Cause::Over => "over",
+        Cause::Lost => "lost",
+        Cause::Bar => "bar",
     };
     let command = lease_keys(scope, Command::new(Script::Release)).call();
-    let mut command = command.arg(lease.expose()).arg(reason).arg(by(scope));
+    let mut command = command.arg(lease.expose()).arg(cause).arg(by(scope));
     command.settle = Some(settle);
     command
 }

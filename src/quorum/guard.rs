@@ -6,7 +6,7 @@ use super::Engine;
 use super::rounds::{GrantRound, StateMachine as _};
 use crate::domain::{LeaseId, Nodes, Scope};
 use crate::node::ballot::Ballot;
-use crate::node::calls::Reason;
+use crate::node::calls::Cause;
 
 /// A grant that is undone on every node that may know of it, unless it is kept: whatever
 /// drops it (a lost round, a client that went away) leaves nothing behind (§1.4, §1.5).
@@ -20,7 +20,7 @@ pub struct Grant {
     /// For how long it may live, ms.
     ttl_ms: u64,
     /// Its request was granted it in an earlier attempt: whoever leaves gives nothing back (§1.9).
-    shared: bool,
+    joined: bool,
     /// The round was refused: then its undo is told nobody, or it would wake the contender that lost
     /// it. Otherwise others may have been refused because of it, and wait for it.
     lost: bool,
@@ -29,19 +29,19 @@ pub struct Grant {
 
 impl Grant {
     /// Whether an earlier attempt of the same request was granted it.
-    pub fn is_shared(&self) -> bool {
-        self.shared
+    pub fn is_joined(&self) -> bool {
+        self.joined
     }
 
-    /// Gives it back everywhere, unless it is shared. `Ok(true)` where a quorum may have held it.
+    /// Gives it back everywhere, unless a retry has joined it. `Ok(true)` where a quorum may have held it.
     ///
     /// # Errors
     /// As [`Engine::release`].
     pub async fn release(&self) -> Result<bool, Nodes> {
-        if self.shared {
+        if self.joined {
             return Ok(false);
         }
-        self.engine.release_for(&self.scope, &self.lease, Reason::Undo).await
+        self.engine.release_for(&self.scope, &self.lease, Cause::Undo).await
     }
 
     /// It shall stay.
@@ -74,8 +74,8 @@ impl Grant {
     }
 
     fn undo(&self, nodes: u64) {
-        let reason = if self.lost { Reason::Lost } else { Reason::Undo };
-        self.engine.undo(&self.scope, &self.lease, nodes, self.ttl_ms, reason);
+        let cause = if self.lost { Cause::Lost } else { Cause::Undo };
+        self.engine.undo(&self.scope, &self.lease, nodes, self.ttl_ms, cause);
     }
 
     /// Undone later than first thought: the lease was extended meanwhile.
@@ -98,13 +98,13 @@ impl Engine {
     /// What a round that begins now may be granted.
     pub(super) fn guard(self: &Arc<Self>, scope: &Scope, lease: LeaseId, ttl_ms: u64) -> Grant {
         let (engine, scope) = (Arc::clone(self), scope.clone());
-        Grant { engine, scope, lease, nodes: 0, ttl_ms, shared: false, lost: false, armed: true }
+        Grant { engine, scope, lease, nodes: 0, ttl_ms, joined: false, lost: false, armed: true }
     }
 
     /// A grant to an earlier attempt, which a retry has joined.
     pub fn granted_before(self: &Arc<Self>, scope: &Scope, lease: LeaseId) -> Grant {
         let mut guard = self.guard(scope, lease, self.options.max_ttl_ms);
-        (guard.shared, guard.armed) = (true, false);
+        (guard.joined, guard.armed) = (true, false);
         guard
     }
 }

@@ -7,7 +7,7 @@ use super::rounds::{BarRound, ReleaseRound};
 use super::tally::{Verdict, quorum_of};
 use crate::domain::{LeaseId, Nodes, Scope};
 use crate::node::ballot::{Ballot, Seat};
-use crate::node::calls::{self, Reason};
+use crate::node::calls::{self, Cause};
 use crate::node::{Command, Settle};
 
 /// Nodes that were not sent an acquire, in a bit set. They are told of its release all the same unless it is
@@ -30,18 +30,18 @@ impl Engine {
     /// # Errors
     /// The votes, where fewer than a quorum answered; the release goes on at the others.
     pub async fn release(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<bool, Nodes> {
-        self.release_for(scope, lease, Reason::Release).await
+        self.release_for(scope, lease, Cause::Release).await
     }
 
     pub(super) async fn release_for(
         self: &Arc<Self>,
         scope: &Scope,
         lease: &LeaseId,
-        reason: Reason,
+        cause: Cause,
     ) -> Result<bool, Nodes> {
         let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
         let channels = scope.channels();
-        let command = Arc::new(calls::release(scope, lease, reason, settle));
+        let command = Arc::new(calls::release(scope, lease, cause, settle));
         // Where its acquire was not sent it never was.
         let mut unsent = Unsent { engine: self, command: &command, nodes: self.spares.withdraw(lease) };
         let free = unsent.nodes.count_ones() as usize;
@@ -70,7 +70,7 @@ impl Engine {
     /// The votes, where too few answered to tell.
     pub async fn take_back(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<(), Nodes> {
         let settle = Settle::new(self.options.max_ttl_ms, false, self.clock.now());
-        let command = calls::release(scope, lease, Reason::Bar, settle);
+        let command = calls::release(scope, lease, Cause::Bar, settle);
         let mut ballot = self.tell(&Arc::new(command), 0);
         let mut bar = BarRound::new(self.total());
         self.drive_all(&mut bar, &mut ballot).await;
@@ -89,12 +89,12 @@ impl Engine {
         lease: &LeaseId,
         nodes: u64,
         ttl_ms: u64,
-        reason: Reason,
+        cause: Cause,
     ) {
         let settle = Settle::new(ttl_ms, true, self.clock.now());
-        let command = Arc::new(calls::release(scope, lease, reason, settle));
+        let command = Arc::new(calls::release(scope, lease, cause, settle));
         self.spares.withdraw(lease);
-        if reason == Reason::Lost || !self.hub.is_listened(scope.channels()) {
+        if cause == Cause::Lost || !self.hub.is_listened(scope.channels()) {
             return self.tell_these(&command, nodes, |_| None);
         }
         // Those who wait here need no hint of what this server knows.
@@ -123,7 +123,7 @@ impl Engine {
 
     /// Takes away what is left of a lease, at whatever node, whoever it was granted to.
     pub(super) fn undo_everywhere(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) {
-        self.undo(scope, lease, u64::MAX, self.options.max_ttl_ms, Reason::Over);
+        self.undo(scope, lease, u64::MAX, self.options.max_ttl_ms, Cause::Over);
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
 
     use crate::domain::LeaseId;
     use crate::node::Script;
-    use crate::node::calls::Reason;
+    use crate::node::calls::Cause;
     use crate::quorum::Round;
     use crate::quorum::fixture::Api;
 
@@ -183,7 +183,7 @@ mod tests {
         let [api, _] = Api::pair().await;
         api.nodes[0].refuse(Some(Script::Release));
         for lease in (1..=5_000).map(LeaseId::from_bits) {
-            api.engine.undo(&api.scope, &lease, 1, 30_000, Reason::Lost);
+            api.engine.undo(&api.scope, &lease, 1, 30_000, Cause::Lost);
         }
         tokio::time::sleep(SECOND).await;
         assert_eq!(api.engine.debts(), 5_000);

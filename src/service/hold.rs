@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::Stream;
 
 use super::leases::count_extension;
+use super::ledger::Booking;
 use super::{AcquireOptions, Granted, Held, Lease, Primitive, Service, ServiceError, Target, unavailable};
 use crate::domain::{Renewal, Token};
 use crate::telemetry::{Release, metrics};
@@ -41,6 +42,16 @@ struct Ended {
     primitive: Primitive,
     token: Token,
     counts: bool,
+    /// Ends with the stream, as the lease does.
+    booking: Option<Booking>,
+}
+
+impl Ended {
+    /// The lease has run out: nothing is given back.
+    fn ran_out(&mut self) {
+        self.counts = false;
+        self.booking.take().into_iter().for_each(Booking::keep);
+    }
 }
 
 impl Drop for Ended {
@@ -83,11 +94,11 @@ impl Service {
     ) -> impl Stream<Item = HoldEvent> + Send + 'static {
         let service = self.clone();
         async_stream::stream! {
-            // The entry goes with the stream, as the lease does.
-            let Granted { lease, mut grant, entry: _entry } = granted;
+            let Granted { lease, mut grant, booking } = granted;
             let handle = lease.handle;
             let (primitive, token) = (held.primitive(), handle.token);
-            let mut ended = Ended { service: service.clone(), primitive, token, counts: !grant.is_shared() };
+            let counts = !grant.is_joined();
+            let mut ended = Ended { service: service.clone(), primitive, token, counts, booking };
             let mut ttl_ms = lease.ttl_ms;
             let mut valid_until = lease.valid_until;
             let mut at_limit = None;
@@ -109,7 +120,7 @@ impl Service {
                     return;
                 }
                 if let Some(why) = at_limit {
-                    ended.counts = false;
+                    ended.ran_out();
                     yield HoldEvent::Lost(why);
                     return;
                 }
@@ -144,7 +155,7 @@ impl Service {
                         next = service.engine.clock().now() + pause;
                     }
                     Err(_) => {
-                        ended.counts = false;
+                        ended.ran_out();
                         yield HoldEvent::Lost(ServiceError::LeaseLost { nodes: service.engine.tally() });
                         return;
                     }

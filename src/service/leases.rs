@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::contender::Contender;
-use super::ledger::names;
 use super::requests::request_of;
 use super::{
     AcquireOptions, Granted, Held, Lease, Nodes, Note, Primitive, Service, ServiceError, Target, read_note,
@@ -17,7 +16,7 @@ use super::{
 };
 use crate::domain::{Ask, Keys, LeaseHandle, LeaseId, Mode, Name, Renewal, RequestId, Scope, Token};
 use crate::quorum::{Extension, Grant, Order, Round};
-use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, audit, metrics};
+use crate::telemetry::{Acquisition, Extension as ExtensionOutcome, Release, metrics};
 
 fn records<'a>(keys: impl IntoIterator<Item = &'a Name>, key: impl Fn(&Name) -> String) -> Scope {
     Scope::Records(keys.into_iter().map(|name| Arc::from(key(name))).collect())
@@ -90,7 +89,8 @@ impl Service {
         let cancelled = run.is_none();
         let mut result = run.unwrap_or_else(|| Err(self.not_granted(primitive)));
         if let Ok(granted) = &mut result {
-            granted.entry = Some(self.ledger.granted(|| target.held(), primitive, &granted.lease));
+            let joined = granted.grant.is_joined();
+            granted.booking = Some(self.ledger.granted(|| target.held(), primitive, &granted.lease, joined));
             if primitive == Primitive::Election {
                 self.engine.publish(contender.channels());
             }
@@ -154,9 +154,7 @@ impl Service {
                 Ok(Lease { handle, ttl_ms, valid_until, note, slots, waited_ms: 0, attempts: 1, nodes })
             }
             Extension::Lost(nodes) => {
-                if audit::of_leases() {
-                    audit::lease("lost", held.primitive(), &names(held), handle.token.get(), "");
-                }
+                self.ledger.lost(held, handle);
                 Err(ServiceError::LeaseLost { nodes })
             }
             Extension::AtLimit(nodes) => Err(ServiceError::HoldLimitReached { nodes }),

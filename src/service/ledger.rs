@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Held, Lease, Primitive};
-use crate::domain::{LeaseId, Name, Token};
+use crate::domain::{LeaseHandle, LeaseId, Name, Token};
 use crate::telemetry::{audit, metrics};
 
 /// How many are remembered; of more, the end is not told.
@@ -26,6 +26,8 @@ struct Leases {
 struct Known {
     primitive: Primitive,
     until: Instant,
+    /// A retry was told of it, too: whoever leaves gives nothing back.
+    is_joined: bool,
     /// For the audit of leases.
     named: Option<Box<(Held, Token, String)>>,
 }
@@ -36,36 +38,37 @@ pub(crate) struct Ledger {
     leases: Mutex<Leases>,
 }
 
-/// A lease on its way to its holder, or of a stream: forgotten when dropped.
-pub(crate) struct Entry {
+/// A lease on its way to its holder, or of a stream. Dropped, it was given back, unless a retry has joined it.
+pub(crate) struct Booking {
     ledger: Arc<Ledger>,
     lease: LeaseId,
     is_kept: bool,
 }
 
-impl Drop for Entry {
+impl Drop for Booking {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.ledger.ended(&self.lease);
+            self.ledger.end(&self.lease, |known| !known.is_joined);
         }
     }
 }
 
-impl Entry {
-    /// The holder has it.
+impl Booking {
+    /// The holder has it, or it has run out: the sweep tells its end.
     pub(crate) fn keep(mut self) {
         self.is_kept = true;
     }
 }
 
 impl Ledger {
-    /// A lease was granted.
+    /// A lease was granted, or told once more to a retry that has `joined` it.
     pub(crate) fn granted(
         self: &Arc<Self>,
         held: impl FnOnce() -> Held,
         primitive: Primitive,
         lease: &Lease,
-    ) -> Entry {
+        joined: bool,
+    ) -> Booking {
         let id = lease.handle.id;
         let named = audit::of_leases().then(|| {
             let note = &lease.note;
@@ -80,14 +83,16 @@ impl Ledger {
         let Leases { known, ends } = &mut *leases;
         if known.len() < LEASES_MAX || known.contains_key(&id) {
             let until = lease.valid_until;
-            match known.insert(id, Known { primitive, until, named }) {
-                // A retry that got the same lease.
+            let before = known.remove(&id);
+            match &before {
                 Some(before) => drop(ends.remove(&(before.until, id))),
                 None => metrics().leases(primitive).increment(1.0),
             }
+            let is_joined = joined || before.is_some_and(|before| before.is_joined);
+            known.insert(id, Known { primitive, until, is_joined, named });
             ends.insert((until, id));
         }
-        Entry { ledger: Arc::clone(self), lease: id, is_kept: false }
+        Booking { ledger: Arc::clone(self), lease: id, is_kept: false }
     }
 
     /// A lease was extended, whoever granted it.
@@ -101,31 +106,55 @@ impl Ledger {
         }
     }
 
-    /// A lease was given back, taken away or undone.
+    /// A lease was given back or taken away.
     pub(crate) fn ended(&self, lease: &LeaseId) {
-        let mut leases = self.leases.lock();
-        if let Some(one) = leases.known.remove(lease) {
-            leases.ends.remove(&(one.until, *lease));
-            metrics().leases(one.primitive).decrement(1.0);
-            if let Some(named) = &one.named {
-                record("released", named);
-            }
+        self.end(lease, |_| true);
+    }
+
+    /// An extension was told that it is not held any more, whoever granted it.
+    pub(crate) fn lost(&self, held: &Held, handle: LeaseHandle) {
+        let known = self.leases.lock().forget(&handle.id, |_| true);
+        if let Some(known) = &known {
+            metrics().expired(known.primitive);
+        }
+        if audit::of_leases() {
+            let owner = known.and_then(|known| known.named).map(|named| named.2).unwrap_or_default();
+            record("lost", &(held.clone(), handle.token, owner));
+        }
+    }
+
+    fn end(&self, lease: &LeaseId, fits: impl Fn(&Known) -> bool) {
+        let known = self.leases.lock().forget(lease, fits);
+        if let Some(named) = known.and_then(|known| known.named) {
+            record("released", &named);
         }
     }
 
     /// Counts those that are over. Called every second.
     pub(crate) fn sweep(&self, now: Instant) {
-        let mut leases = self.leases.lock();
-        let Leases { known, ends } = &mut *leases;
-        while let Some(&(until, lease)) = ends.first().filter(|(until, _)| *until <= now) {
-            ends.remove(&(until, lease));
-            let Some(one) = known.remove(&lease) else { continue };
-            metrics().leases(one.primitive).decrement(1.0);
-            metrics().expired(one.primitive);
-            if let Some(named) = &one.named {
-                record("expired", named);
+        let over = |leases: &mut Leases| {
+            leases.ends.first().filter(|(until, _)| *until <= now)?;
+            let (_, lease) = leases.ends.pop_first()?;
+            leases.forget(&lease, |_| true)
+        };
+        let next = || over(&mut self.leases.lock());
+        for known in std::iter::from_fn(next) {
+            metrics().expired(known.primitive);
+            if let Some(named) = known.named {
+                record("expired", &named);
             }
         }
+    }
+}
+
+impl Leases {
+    /// It is over for this server, if it was known and `fits`.
+    fn forget(&mut self, lease: &LeaseId, fits: impl Fn(&Known) -> bool) -> Option<Known> {
+        self.known.get(lease).filter(|known| fits(known))?;
+        let known = self.known.remove(lease)?;
+        self.ends.remove(&(known.until, *lease));
+        metrics().leases(known.primitive).decrement(1.0);
+        Some(known)
     }
 }
 
@@ -134,9 +163,73 @@ fn record(event: &'static str, (held, token, owner): &(Held, Token, String)) {
 }
 
 /// The names that a lease covers.
-pub(crate) fn names(held: &Held) -> Vec<&str> {
+fn names(held: &Held) -> Vec<&str> {
     match held {
         Held::Lock(name) | Held::Semaphore(name) | Held::Election(name) => vec![name.as_str()],
         Held::Multilock(names) => names.iter().map(Name::as_str).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::RequestId;
+    use crate::quorum::fixture::Api;
+    use crate::service::{AcquireOptions, Granted, Note, Service, Target, WaitLimits};
+
+    async fn service() -> Service {
+        let [api, _] = Api::pair().await;
+        Service::new(Arc::clone(&api.engine), WaitLimits { waiters_max: 1, waiters_per_name_max: 1 })
+    }
+
+    async fn attempt(service: &Service) -> Granted {
+        let request = RequestId::new("retried:1").ok();
+        let options = AcquireOptions { ttl_ms: 30_000, wait_ms: 0, note: Note::default(), request };
+        let granted = service.acquire(&Target::Lock(Name::new("a").unwrap()), &options).await;
+        granted.ok().unwrap()
+    }
+
+    impl Ledger {
+        fn len(&self) -> usize {
+            let leases = self.leases.lock();
+            assert_eq!(leases.known.len(), leases.ends.len());
+            leases.known.len()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_was_told_of_is_not_remembered() {
+        let service = service().await;
+        drop(attempt(&service).await);
+        assert_eq!(service.ledger.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_a_retry_has_joined_stays_whichever_of_the_two_leaves() {
+        for first_leaves in [true, false] {
+            let service = service().await;
+            let (first, retry) = (attempt(&service).await, attempt(&service).await);
+            assert_eq!(first.lease.handle, retry.lease.handle);
+            let (leaves, stays) = if first_leaves { (first, retry) } else { (retry, first) };
+            drop(leaves);
+            assert_eq!(service.ledger.len(), 1, "{first_leaves}");
+            let lease = stays.deliver();
+            assert_eq!(service.ledger.len(), 1, "{first_leaves}");
+            assert!(service.release(&Held::Lock(Name::new("a").unwrap()), lease.handle).await.unwrap());
+            assert_eq!(service.ledger.len(), 0, "{first_leaves}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_over_at_its_last_known_end_and_no_sooner() {
+        let service = service().await;
+        let lease = attempt(&service).await.deliver();
+        let held = Held::Lock(Name::new("a").unwrap());
+        tokio::time::advance(std::time::Duration::from_secs(20)).await;
+        let extended = service.extend(&held, lease.handle, None).await.unwrap();
+        service.ledger.sweep(lease.valid_until);
+        assert_eq!(service.ledger.len(), 1);
+        service.ledger.sweep(extended.valid_until);
+        assert_eq!(service.ledger.len(), 0);
     }
 }

@@ -187,14 +187,14 @@ pub struct Granted {
     /// Undoes the grant unless delivered.
     pub grant: Grant,
     /// Its line in the ledger, from when it has one.
-    pub(crate) entry: Option<ledger::Entry>,
+    pub(crate) booking: Option<ledger::Booking>,
 }
 
 impl Granted {
     /// The caller has it.
     pub fn deliver(self) -> Lease {
         self.grant.keep();
-        self.entry.into_iter().for_each(ledger::Entry::keep);
+        self.booking.into_iter().for_each(ledger::Booking::keep);
         self.lease
     }
 }

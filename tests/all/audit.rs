@@ -1,6 +1,9 @@
 //! The audit log: who took what away, what was read again, and what became of each lease.
 
+use serde_json::{Value, json};
+
 use crate::dev_server::{DevServer, quorate, until};
+use crate::support::{Cluster, eventually};
 
 #[test]
 fn the_audit_log_tells_of_forced_releases_of_reloads_and_of_each_lease() {
@@ -75,6 +78,67 @@ fn the_audit_log_tells_of_forced_releases_of_reloads_and_of_each_lease() {
     ] {
         assert!(metrics.lines().any(|line| line == series), "{series} in {metrics}");
     }
+}
+
+/// What the audit tells of each lease, in order.
+fn told(log: &std::path::Path, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let of_it = lines.filter(|line| line["names"][0] == name);
+    of_it.map(|line| line["event"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_a_lease_that_a_stream_held_to_be_released_only_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("audit.jsonl");
+    let cluster = Cluster::new(3);
+    let server = cluster.server(&["--audit-log", log.to_str().unwrap(), "--audit-leases"]).await;
+    let api = server.api();
+    let hold = async |name: &str, body: Value| {
+        let mut stream = api.stream("POST", &format!("/v1/locks/{name}/hold"), body).await.unwrap();
+        while stream.next().await.name != "acquired" {}
+        stream
+    };
+    // Of a lease that a stream held, how it ended.
+    let ended = async |name: &str| {
+        eventually("the end of the lease is told", || async { told(&log, name).len() > 1 }).await;
+    };
+
+    let mut capped = hold("capped", json!({"ttl_ms": 200, "max_hold_ms": 200})).await;
+    while capped.next().await.name != "lost" {}
+    ended("capped").await;
+
+    let mut forgotten = hold("forgotten", json!({"ttl_ms": 300})).await;
+    loop {
+        for node in &cluster.nodes {
+            node.command::<u64>(&["DEL", "quorate:lock:forgotten"]);
+        }
+        if forgotten.next().await.name == "lost" {
+            break;
+        }
+    }
+    ended("forgotten").await;
+
+    drop(hold("left", json!({"ttl_ms": 20_000})).await);
+    ended("left").await;
+
+    let mut cut_off = hold("cut-off", json!({"ttl_ms": 2_000})).await;
+    cluster.nodes.iter().for_each(|node| node.stop());
+    while cut_off.next().await.name != "lost" {}
+    ended("cut-off").await;
+    cluster.nodes.iter().for_each(|node| node.resume());
+
+    // Lines are in order: behind this one there is nothing more to be told of the others.
+    drop(hold("last", json!({"ttl_ms": 20_000, "wait_ms": 60_000})).await);
+    ended("last").await;
+    for (name, end) in
+        [("capped", "expired"), ("forgotten", "lost"), ("left", "released"), ("cut-off", "expired")]
+    {
+        assert_eq!(told(&log, name), ["granted", end], "{name}");
+    }
+    assert_eq!(api.metric("quorate_leases{primitive=\"lock\"}").await, 0.0);
+    assert_eq!(api.metric("quorate_leases_expired_total{primitive=\"lock\"}").await, 3.0);
 }
 
 /// The answer to a GET of the metrics.

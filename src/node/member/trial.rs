@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Member;
 use crate::domain::{Ask, LeaseId, Mode, Renewal, Scope};
 use crate::node::ballot::Ballot;
-use crate::node::calls::{self, Reason};
+use crate::node::calls::{self, Cause};
 use crate::node::{Call, Marker, NodeError, ReplyTo, Settle};
 
 /// How long the lease lives where its release fails, ms.
@@ -55,7 +55,7 @@ impl Member {
             calls::survey(&index, 1, 1, 1),
             calls::acquire(&ask, &lease, 1),
             calls::extend(&scope, &lease, None, Renewal::Own, None, false),
-            calls::release(&scope, &lease, Reason::Release, Settle::new(TTL_MS, false, now)),
+            calls::release(&scope, &lease, Cause::Release, Settle::new(TTL_MS, false, now)),
             calls::publish(&[Arc::clone(&index)]),
         ];
         let mut answers = Ballot::new(steps.len());

@@ -12,7 +12,7 @@ pub(in crate::quorum) struct ReleaseRound {
     /// How many nodes were never sent its acquire. They are told once another server may have given them copies.
     unasked: usize,
     /// Another server had to do with it: what the others hold, only they can tell.
-    is_shared: bool,
+    must_ask_all: bool,
     /// Somebody waits here, who shall be told of a quorum, unless that takes long.
     is_waited_for: bool,
     over: bool,
@@ -21,7 +21,7 @@ pub(in crate::quorum) struct ReleaseRound {
 impl ReleaseRound {
     pub(in crate::quorum) fn new(total: usize, unasked: usize, is_waited_for: bool) -> Self {
         let is_waited_for = is_waited_for && unasked > 0;
-        Self { count: Count::new(total), unasked, is_shared: false, is_waited_for, over: false }
+        Self { count: Count::new(total), unasked, must_ask_all: false, is_waited_for, over: false }
     }
 
     /// A quorum says what became of it.
@@ -47,7 +47,7 @@ impl StateMachine for ReleaseRound {
         if self.over || self.count.verdict() == Verdict::NoQuorum {
             return Action::Done;
         }
-        if self.is_shared && self.unasked > 0 {
+        if self.must_ask_all && self.unasked > 0 {
             return Action::AskRest;
         }
         if self.is_enough() {
@@ -70,7 +70,7 @@ impl StateMachine for ReleaseRound {
         match vote.map(|answer| Released::read(&answer)) {
             Ok(released) => {
                 *(if released.held { &mut self.count.yes } else { &mut self.count.no }) += 1;
-                self.is_shared |= released.extended || !released.held;
+                self.must_ask_all |= released.extended || !released.held;
             }
             Err(_) => self.count.failed += 1,
         }

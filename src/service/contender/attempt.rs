@@ -228,7 +228,7 @@ impl Contender<'_> {
             attempts: self.attempts,
             nodes,
         };
-        Granted { lease, grant, entry: None }
+        Granted { lease, grant, booking: None }
     }
 
     /// In which parameters the earlier request of the same id differs from this one.
@@ -311,7 +311,7 @@ impl Contender<'_> {
                     nodes,
                 };
                 let grant = engine.granted_before(&self.scope, handle.id);
-                Some(Try::Granted(Box::new(Granted { lease, grant, entry: None })))
+                Some(Try::Granted(Box::new(Granted { lease, grant, booking: None })))
             }
             Extension::Lost(_) | Extension::AtLimit(_) => None,
             Extension::NoQuorum(nodes) => Some(Try::NoQuorum(nodes)),
