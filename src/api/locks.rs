@@ -109,7 +109,7 @@ pub struct LockState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     acquired_at: Option<Timestamp>,
-    /// Opaque; changes with every grant, release and expiry. For use as `after`.
+    /// Opaque; changes with every grant, release and expiry, or of more than 16 shared leases with how many there are. For use as `after`.
     revision: String,
     /// Requests that wait for this lock at this server, alone or together with other locks.
     waiters: u64,

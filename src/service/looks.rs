@@ -55,9 +55,12 @@ impl View {
     }
 }
 
-/// Who they are, in whatever order they expire.
+/// Who they are, in whatever order they expire. Of more than are shown only how many: each extension shows others.
 fn shared_revision(sharers: &Sharers) -> String {
     let mut tokens: Vec<u64> = sharers.holders.iter().map(|holder| holder.token.get()).collect();
+    if sharers.total as usize > tokens.len() {
+        tokens.clear();
+    }
     tokens.sort_unstable();
     let mut hash = Sha256::new();
     hash.update(sharers.total.to_be_bytes());
@@ -186,7 +189,7 @@ impl Service {
                     let mut leases = Leases::default();
                     for (slot, holdings) in records {
                         if let Some(named) = tally::holder(holdings.iter(), total) {
-                            leases.add(&named, Some(*slot));
+                            leases.add(&named, *slot);
                         }
                     }
                     (leases.in_order(), None)
@@ -204,5 +207,32 @@ impl Service {
             Some((name, view))
         });
         Ok(Page { held: named.collect(), next_after: page.next_after })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Token;
+    use crate::service::Note;
+
+    fn sharers_of(tokens: impl Iterator<Item = u64>, total: u32) -> Sharers {
+        let holder = |token| Holder {
+            token: Token::new(token).unwrap(),
+            remaining_ms: 1000,
+            note: Note::default(),
+            slots: Vec::new(),
+        };
+        Sharers { holders: tokens.map(holder).collect(), total, remaining_ms: 1000 }
+    }
+
+    #[test]
+    fn the_revision_of_a_shared_lock_tells_who_share_it_where_all_are_shown_and_else_how_many() {
+        let revision = |from, total| shared_revision(&sharers_of(from..from + 16, total));
+        assert_ne!(revision(1, 16), revision(2, 16));
+        assert_eq!(shared_revision(&sharers_of((1..17).rev(), 16)), revision(1, 16), "in whatever order");
+        // An extension puts another one among those that last longest.
+        assert_eq!(revision(1, 17), revision(2, 17));
+        assert_ne!(revision(1, 17), revision(1, 18));
     }
 }

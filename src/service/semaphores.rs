@@ -62,9 +62,9 @@ pub(crate) struct Leases(BTreeMap<LeaseId, Holder>);
 
 impl Leases {
     /// A quorum names it, in this slot of a semaphore.
-    pub(crate) fn add(&mut self, named: &Named<'_>, slot: Option<u32>) {
+    pub(crate) fn add(&mut self, named: &Named<'_>, slot: u32) {
         let lease = self.0.entry(named.lease).or_insert_with(|| holder(named, Vec::new()));
-        lease.slots.extend(slot);
+        lease.slots.push(slot);
     }
 
     /// By their lowest slot.
@@ -230,7 +230,7 @@ impl Service {
                 let holdings =
                     answers.iter().filter_map(|entries| entries.get(place)?.as_ref()?.holding.as_ref());
                 if let Some(named) = tally::holder(holdings.clone(), total) {
-                    leases.add(&named, Some(slot));
+                    leases.add(&named, slot);
                 } else if tally::may_be_held(holdings, answers.len(), total) {
                     in_doubt.push(slot);
                 }

@@ -114,6 +114,12 @@ impl Watch {
     }
 }
 
+/// How long a watch pauses after a look that took so long and, if a lease is held, saw the first one end in so many ms.
+fn pause_after(took: Duration, poll: Duration, ends_in_ms: Option<u64>) -> Duration {
+    let ends_in = ends_in_ms.map(|ms| Duration::from_millis(ms + 1));
+    poll.min(ends_in.unwrap_or(poll)).max(took * LOOK_SHARE)
+}
+
 impl Service {
     fn watch(&self, resource: Resource, name: &Name) -> Arc<Watch> {
         let key: Arc<str> = self.engine.keys().of(resource, name).into();
@@ -141,20 +147,18 @@ impl Service {
             let look = watch.begin();
             let began = self.engine.clock().now();
             let seen = self.look(resource, &name).await;
-            let least = (self.engine.clock().now() - began) * LOOK_SHARE;
-            let mut pause = poll.max(least);
-            match seen {
+            let took = self.engine.clock().now() - began;
+            let pause = match seen {
                 Ok(view) => {
-                    if let Some(ends_in_ms) = view.first_expiry_ms() {
-                        pause = pause.min(Duration::from_millis(ends_in_ms + 1));
-                    }
+                    let pause = pause_after(took, poll, view.first_expiry_ms());
                     watch.saw(look, view);
+                    pause
                 }
                 Err(_) => {
                     watch.failed(look);
-                    pause = OUTAGE_POLL;
+                    OUTAGE_POLL
                 }
-            }
+            };
             // Not kept alive while it waits: without observers the watch ends.
             let wanted = Arc::clone(&watch.wanted);
             drop(watch);
@@ -254,5 +258,27 @@ impl Service {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_pauses_for_four_times_as_long_as_it_looked_also_where_a_lease_ends_sooner() {
+        let ms = Duration::from_millis;
+        for (took, ends_in_ms, pause) in [
+            (1, None, 500),
+            (1, Some(20_000), 500),
+            (1, Some(99), 100),
+            (1, Some(0), 4),
+            (50, Some(99), 200),
+            (50, Some(0), 200),
+            (200, Some(99), 800),
+            (200, None, 800),
+        ] {
+            assert_eq!(pause_after(ms(took), ms(500), ends_in_ms), ms(pause), "{took} {ends_in_ms:?}");
+        }
     }
 }

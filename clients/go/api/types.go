@@ -400,7 +400,8 @@ type LockState struct {
 	// Time until the lease expires unless extended, in milliseconds; of shared leases, until the last of
 	// them does.
 	RemainingMs *int64 `json:"remaining_ms,omitempty"`
-	// Opaque; changes with every grant, release and expiry. For use as `after`.
+	// Opaque; changes with every grant, release and expiry, or of more than 16 shared leases with how many
+	// there are. For use as `after`.
 	Revision string `json:"revision"`
 	// Requests that wait for this lock at this server, alone or together with other locks.
 	Waiters int64 `json:"waiters"`

@@ -358,7 +358,7 @@ export type LockState = {
   owner?: string;
   /** Time until the lease expires unless extended, in milliseconds; of shared leases, until the last of them does. */
   remaining_ms?: number;
-  /** Opaque; changes with every grant, release and expiry. For use as `after`. */
+  /** Opaque; changes with every grant, release and expiry, or of more than 16 shared leases with how many there are. For use as `after`. */
   revision: string;
   /** Requests that wait for this lock at this server, alone or together with other locks. */
   waiters: number;

@@ -520,7 +520,10 @@ class _LockState(TypedDict):
     nodes: Nodes
     """The answers of the nodes, counted."""
     revision: str
-    """Opaque; changes with every grant, release and expiry. For use as `after`."""
+    """
+    Opaque; changes with every grant, release and expiry, or of more than 16 shared leases with how
+    many there are. For use as `after`.
+    """
     waiters: int
     """Requests that wait for this lock at this server, alone or together with other locks."""
 
