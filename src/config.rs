@@ -162,27 +162,12 @@ impl Config {
             Role::Serve | Role::Init => (nodes_of(&settings)?, 0),
         };
         let mut wrong = Vec::new();
-        let tls = match (settings.tls_cert, settings.tls_key) {
-            (Some(cert), Some(key)) => Some(TlsFiles { cert, key, client_ca: settings.tls_client_ca }),
-            (None, None) => {
-                if settings.tls_client_ca.is_some() {
-                    wrong.push("tls_client_ca: needs tls_cert and tls_key too".to_owned());
-                }
-                None
-            }
-            _ => {
-                wrong.push("tls_cert and tls_key: each needs the other".to_owned());
-                None
-            }
-        };
-        let redis_identity = match (settings.redis_cert, settings.redis_key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => {
-                wrong.push("redis_cert and redis_key: each needs the other".to_owned());
-                None
-            }
-        };
+        if settings.tls_client_ca.is_some() && settings.tls_cert.is_none() && settings.tls_key.is_none() {
+            wrong.push("tls_client_ca: needs tls_cert and tls_key too".to_owned());
+        }
+        let tls = identity("tls", settings.tls_cert, settings.tls_key, &mut wrong)
+            .map(|(cert, key)| TlsFiles { cert, key, client_ca: settings.tls_client_ca });
+        let redis_identity = identity("redis", settings.redis_cert, settings.redis_key, &mut wrong);
         let otlp_endpoint = settings.otlp_endpoint.and_then(|text| match traces_url(&text) {
             Ok(url) => Some(url),
             Err(why) => {
@@ -329,6 +314,19 @@ impl Config {
     pub fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
+}
+
+/// A certificate and its key, of the settings that begin with `prefix`: both or neither.
+fn identity(
+    prefix: &str,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    wrong: &mut Vec<String>,
+) -> Option<(PathBuf, PathBuf)> {
+    if cert.is_some() != key.is_some() {
+        wrong.push(format!("{prefix}_cert and {prefix}_key: each needs the other"));
+    }
+    cert.zip(key)
 }
 
 /// Whether only this machine can reach the address.

@@ -76,6 +76,16 @@ pub(super) struct LeaseArgs {
     pub(super) client: ClientArgs,
 }
 
+/// What extending a lease has in common.
+#[derive(Debug, Args)]
+pub(super) struct ExtendArgs {
+    /// Life of the lease from now on [default: the ttl that it has]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(super) ttl: Option<Span>,
+    #[command(flatten)]
+    pub(super) lease: LeaseArgs,
+}
+
 /// What giving anything back has in common.
 #[derive(Debug, Args)]
 pub(super) struct ReleaseArgs {
@@ -86,11 +96,23 @@ pub(super) struct ReleaseArgs {
     pub(super) lease: LeaseArgs,
 }
 
+/// What is done with a lease of one name.
 #[derive(Debug, Args)]
-pub(super) struct TtlArgs {
-    /// Life of the lease from now on [default: the ttl that it has]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(super) ttl: Option<Span>,
+pub(super) struct Named<A: Args> {
+    /// The name that the lease is of
+    pub(super) name: String,
+    #[command(flatten)]
+    pub(super) args: A,
+}
+
+/// The same with a lease of several locks.
+#[derive(Debug, Args)]
+pub(super) struct NamedByMany<A: Args> {
+    /// The locks' names
+    #[arg(required = true)]
+    pub(super) names: Vec<String>,
+    #[command(flatten)]
+    pub(super) args: A,
 }
 
 #[derive(Debug, Subcommand)]
@@ -105,21 +127,9 @@ pub(super) enum LockCommand {
         note: NoteArgs,
     },
     /// Extend a lease
-    Extend {
-        /// The lock's name
-        name: String,
-        #[command(flatten)]
-        ttl: TtlArgs,
-        #[command(flatten)]
-        lease: LeaseArgs,
-    },
+    Extend(Named<ExtendArgs>),
     /// Release a lock
-    Release {
-        /// The lock's name
-        name: String,
-        #[command(flatten)]
-        release: ReleaseArgs,
-    },
+    Release(Named<ReleaseArgs>),
     /// Show a lock
     Get {
         /// The lock's name
@@ -160,23 +170,9 @@ pub(super) enum MultilockCommand {
         note: NoteArgs,
     },
     /// Extend the lease of several locks
-    Extend {
-        /// The locks' names
-        #[arg(required = true)]
-        names: Vec<String>,
-        #[command(flatten)]
-        ttl: TtlArgs,
-        #[command(flatten)]
-        lease: LeaseArgs,
-    },
+    Extend(NamedByMany<ExtendArgs>),
     /// Release several locks
-    Release {
-        /// The locks' names
-        #[arg(required = true)]
-        names: Vec<String>,
-        #[command(flatten)]
-        release: ReleaseArgs,
-    },
+    Release(NamedByMany<ReleaseArgs>),
 }
 
 #[derive(Debug, Subcommand)]
@@ -197,21 +193,9 @@ pub(super) enum SemaphoreCommand {
         note: NoteArgs,
     },
     /// Extend a lease
-    Extend {
-        /// The semaphore's name
-        name: String,
-        #[command(flatten)]
-        ttl: TtlArgs,
-        #[command(flatten)]
-        lease: LeaseArgs,
-    },
+    Extend(Named<ExtendArgs>),
     /// Release permits
-    Release {
-        /// The semaphore's name
-        name: String,
-        #[command(flatten)]
-        release: ReleaseArgs,
-    },
+    Release(Named<ReleaseArgs>),
     /// Show who holds permits
     Get {
         /// The semaphore's name
@@ -237,14 +221,7 @@ pub(super) enum ElectionCommand {
         ask: AskArgs,
     },
     /// Extend the leadership
-    Extend {
-        /// The election's name
-        name: String,
-        #[command(flatten)]
-        ttl: TtlArgs,
-        #[command(flatten)]
-        lease: LeaseArgs,
-    },
+    Extend(Named<ExtendArgs>),
     /// Change the value that the leader proclaims
     Proclaim {
         /// The election's name
@@ -256,12 +233,7 @@ pub(super) enum ElectionCommand {
         lease: LeaseArgs,
     },
     /// Resign as the leader
-    Resign {
-        /// The election's name
-        name: String,
-        #[command(flatten)]
-        release: ReleaseArgs,
-    },
+    Resign(Named<ReleaseArgs>),
     /// Show who leads; with --after and --wait, once that has changed
     Get {
         /// The election's name

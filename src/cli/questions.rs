@@ -6,8 +6,8 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::client_args::{
-    AskArgs, ClientArgs, ElectionCommand, FenceCommand, LeaseArgs, LockCommand, MultilockCommand, NoteArgs,
-    ReleaseArgs, SemaphoreCommand, TtlArgs,
+    AskArgs, ClientArgs, ElectionCommand, ExtendArgs, FenceCommand, LockCommand, MultilockCommand, Named,
+    NamedByMany, NoteArgs, ReleaseArgs, SemaphoreCommand,
 };
 use crate::client::{ANSWER_GRACE, Ask, Client, Failure, ServerArgs, Target, check_name, new_request_id};
 
@@ -52,6 +52,16 @@ fn post(client: ClientArgs, path: impl Into<String>, body: Map<String, Value>) -
     call(client, Method::POST, path.into(), Some(body))
 }
 
+/// The path with those of the parameters that are given.
+fn with_query<const N: usize>(path: &str, parameters: [(&str, Option<&str>); N]) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(parameters.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    match query.finish().as_str() {
+        "" => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
+}
+
 fn acquire(target: Target, args: AskArgs, note: Option<NoteArgs>) -> Result<Question, Failure> {
     target.check()?;
     let (owner, metadata) = note.map_or((None, Vec::new()), |note| (note.owner, note.metadata));
@@ -67,11 +77,11 @@ fn acquire(target: Target, args: AskArgs, note: Option<NoteArgs>) -> Result<Ques
     Ok(Question::new(args.client, What::Acquire(target, ask)))
 }
 
-fn extend(target: &Target, ttl: TtlArgs, lease: LeaseArgs) -> Result<Question, Failure> {
+fn extend(target: &Target, ExtendArgs { ttl, lease }: ExtendArgs) -> Result<Question, Failure> {
     target.check()?;
     let mut body = target.body();
     body.insert("lease_id".to_owned(), json!(lease.lease_id));
-    if let Some(ttl) = ttl.ttl {
+    if let Some(ttl) = ttl {
         body.insert("ttl_ms".to_owned(), json!(ttl.0.as_millis() as u64));
     }
     Ok(post(lease.client, target.extend_path(), body))
@@ -87,8 +97,8 @@ fn release(target: &Target, ReleaseArgs { strict, lease }: ReleaseArgs) -> Resul
 pub(super) fn lock(command: LockCommand) -> Result<Question, Failure> {
     match command {
         LockCommand::Acquire { name, ask, note } => acquire(Target::Lock(name), ask, Some(note)),
-        LockCommand::Extend { name, ttl, lease } => extend(&Target::Lock(name), ttl, lease),
-        LockCommand::Release { name, release: given } => release(&Target::Lock(name), given),
+        LockCommand::Extend(Named { name, args }) => extend(&Target::Lock(name), args),
+        LockCommand::Release(Named { name, args }) => release(&Target::Lock(name), args),
         LockCommand::Get { name, client } => {
             check_name(&name)?;
             Ok(get(client, format!("v1/locks/{name}")))
@@ -101,11 +111,8 @@ pub(super) fn lock(command: LockCommand) -> Result<Question, Failure> {
         }
         LockCommand::ForceRelease { name, reason, client } => {
             check_name(&name)?;
-            let path = format!("v1/locks/{name}?");
-            let start = path.len();
-            let mut query = url::form_urlencoded::Serializer::for_suffix(path, start);
-            query.extend_pairs(reason.map(|reason| ("reason", reason)));
-            Ok(call(client, Method::DELETE, query.finish(), None))
+            let path = with_query(&format!("v1/locks/{name}"), [("reason", reason.as_deref())]);
+            Ok(call(client, Method::DELETE, path, None))
         }
     }
 }
@@ -113,8 +120,8 @@ pub(super) fn lock(command: LockCommand) -> Result<Question, Failure> {
 pub(super) fn multilock(command: MultilockCommand) -> Result<Question, Failure> {
     match command {
         MultilockCommand::Acquire { names, ask, note } => acquire(Target::Multilock(names), ask, Some(note)),
-        MultilockCommand::Extend { names, ttl, lease } => extend(&Target::Multilock(names), ttl, lease),
-        MultilockCommand::Release { names, release: given } => release(&Target::Multilock(names), given),
+        MultilockCommand::Extend(NamedByMany { names, args }) => extend(&Target::Multilock(names), args),
+        MultilockCommand::Release(NamedByMany { names, args }) => release(&Target::Multilock(names), args),
     }
 }
 
@@ -124,8 +131,8 @@ pub(super) fn semaphore(command: SemaphoreCommand) -> Result<Question, Failure> 
         SemaphoreCommand::Acquire { name, limit, permits, ask, note } => {
             acquire(Target::Semaphore { name, limit, permits }, ask, Some(note))
         }
-        SemaphoreCommand::Extend { name, ttl, lease } => extend(&held(name), ttl, lease),
-        SemaphoreCommand::Release { name, release: given } => release(&held(name), given),
+        SemaphoreCommand::Extend(Named { name, args }) => extend(&held(name), args),
+        SemaphoreCommand::Release(Named { name, args }) => release(&held(name), args),
         SemaphoreCommand::Get { name, client } => {
             check_name(&name)?;
             Ok(get(client, format!("v1/semaphores/{name}")))
@@ -140,8 +147,8 @@ pub(super) fn election(command: ElectionCommand) -> Result<Question, Failure> {
             let candidate = candidate.unwrap_or_else(super::run::own_name);
             acquire(Target::Election { name, candidate, value }, ask, None)
         }
-        ElectionCommand::Extend { name, ttl, lease } => extend(&held(name), ttl, lease),
-        ElectionCommand::Resign { name, release: given } => release(&held(name), given),
+        ElectionCommand::Extend(Named { name, args }) => extend(&held(name), args),
+        ElectionCommand::Resign(Named { name, args }) => release(&held(name), args),
         ElectionCommand::Proclaim { name, value, lease } => {
             check_name(&name)?;
             let body = [("lease_id", json!(lease.lease_id)), ("value", json!(value))];
@@ -151,12 +158,9 @@ pub(super) fn election(command: ElectionCommand) -> Result<Question, Failure> {
         ElectionCommand::Get { name, after, wait, client } => {
             check_name(&name)?;
             let wait = wait.map_or(Duration::ZERO, |wait| wait.0);
-            let mut path = format!("v1/elections/{name}");
-            if let Some(after) = after {
-                let mut query = url::form_urlencoded::Serializer::new(String::new());
-                query.append_pair("after", &after).append_pair("wait_ms", &wait.as_millis().to_string());
-                path = format!("{path}?{}", query.finish());
-            }
+            let wait_ms = after.is_some().then(|| wait.as_millis().to_string());
+            let query = [("after", after.as_deref()), ("wait_ms", wait_ms.as_deref())];
+            let path = with_query(&format!("v1/elections/{name}"), query);
             Ok(Question::new(client, What::Call { method: Method::GET, path, body: None, wait }))
         }
     }
@@ -194,15 +198,9 @@ pub(super) async fn answer(server: &ServerArgs, what: What) -> Result<Value, Fai
             let mut locks = Vec::new();
             let mut cursor: Option<String> = None;
             loop {
-                let mut query = url::form_urlencoded::Serializer::new(String::new());
-                query.append_pair("limit", "1000");
-                if !prefix.is_empty() {
-                    query.append_pair("prefix", &prefix);
-                }
-                if let Some(cursor) = &cursor {
-                    query.append_pair("cursor", cursor);
-                }
-                let page = client.get(&format!("v1/locks?{}", query.finish()), Duration::ZERO).await?;
+                let prefix = Some(prefix.as_str()).filter(|prefix| !prefix.is_empty());
+                let query = [("limit", Some("1000")), ("prefix", prefix), ("cursor", cursor.as_deref())];
+                let page = client.get(&with_query("v1/locks", query), Duration::ZERO).await?;
                 locks.extend(page.get("locks").and_then(Value::as_array).into_iter().flatten().cloned());
                 cursor = page.get("next_cursor").and_then(Value::as_str).map(str::to_owned);
                 if cursor.is_none() {

@@ -43,7 +43,7 @@ pub(super) fn target_of(args: &RunArgs) -> Result<Target, &'static str> {
     if args.semaphore.is_none() && (args.limit.is_some() || args.permits.is_some()) {
         return Err("--limit and --permits go with --semaphore");
     }
-    if args.shared && args.lock.is_empty() {
+    if args.shared && args.lock.len() != 1 {
         return Err("--shared goes with one --lock");
     }
     if args.election.is_none() && (args.candidate.is_some() || args.value.is_some()) {
@@ -59,9 +59,6 @@ pub(super) fn target_of(args: &RunArgs) -> Result<Target, &'static str> {
     if let Some(name) = args.election.clone() {
         let candidate = args.candidate.clone().unwrap_or_else(own_name);
         return Ok(Target::Election { name, candidate, value: args.value.clone() });
-    }
-    if args.shared && args.lock.len() != 1 {
-        return Err("--shared goes with one --lock");
     }
     match args.lock.as_slice() {
         [name] => Ok(Target::Lock(name.clone())),

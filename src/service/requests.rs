@@ -22,7 +22,7 @@ use crate::domain::{RequestId, Scope, digest_of_set};
 const PLACE_KEPT: Duration = Duration::from_secs(10);
 
 /// The record or index that the request asks for first, and its id as it is stored.
-type Key = (Arc<str>, Box<str>);
+type Key = (Arc<str>, Arc<str>);
 
 /// All requests with an id that this server knows.
 pub(crate) struct Requests {
@@ -83,10 +83,10 @@ impl State {
 
     /// Gives up the places that are over, and the oldest of too many.
     fn sweep(&mut self, now: Instant) {
-        while let Some((until, key)) = self.left.first().cloned()
-            && (until <= now || self.left.len() > self.left_max)
+        while (self.left.first().is_some_and(|(until, _)| *until <= now) || self.left.len() > self.left_max)
+            && let Some((_, key)) = self.left.pop_first()
         {
-            self.forget(&key);
+            self.known.remove(&key);
         }
     }
 }

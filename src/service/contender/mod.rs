@@ -61,8 +61,6 @@ pub(super) struct Contender<'a> {
     seated: bool,
     /// As the nodes know it.
     request: Option<Cow<'a, str>>,
-    /// The same at this server.
-    attempt: Option<Attempt>,
     started: Instant,
     deadline: Instant,
     attempts: u32,
@@ -96,7 +94,6 @@ impl<'a> Contender<'a> {
                 _ => Wish { limit: 1, permits: 1, mode: options.note.mode },
             },
             seated: false,
-            attempt: request.as_ref().map(|request| service.requests.begin(&scope, request)),
             request,
             started,
             deadline: started + Duration::from_millis(options.wait_ms),
@@ -118,7 +115,8 @@ impl<'a> Contender<'a> {
 
     /// Asks until it is granted or refused, or until its time is over. `None` where a release ended it.
     pub(super) async fn run(&mut self) -> Option<Result<Granted, ServiceError>> {
-        let Some(attempt) = self.attempt.take() else { return Some(self.ask(None).await) };
+        let Some(request) = &self.request else { return Some(self.ask(None).await) };
+        let attempt = self.service.requests.begin(&self.scope, request);
         let result = tokio::select! {
             biased;
             () = attempt.ended() => None,
@@ -179,7 +177,7 @@ impl<'a> Contender<'a> {
         // Those in front are being served, one after the other. Who waits no more is due what
         // they leave of a semaphore, like anybody who does not wait.
         let served = matches!(self.scope, Scope::Slots(_)) && !ticket.board().is_paused();
-        let is_known = !served && self.request.is_none() && self.service.engine.available();
+        let is_known = !served && self.request.is_none();
         let last = ticket.board().last().filter(|_| is_known);
         if let Some(refusal) = last {
             return Err(self.contended(&refusal).await);
