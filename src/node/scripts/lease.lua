@@ -106,7 +106,7 @@ end
 local function find_request(record, request)
   if request == '-' or not record:find(' ' .. request .. ' ', 66, true) then return nil end
   for at, _, expires in each_lease(record) do
-    if expires > now_text and read_lease(record, at).request == request then return at end
+    if expires > now_text and request_of(record, at) == request then return at end
   end
 end
 
@@ -119,7 +119,7 @@ local function refuse(record, request, slots)
     return {0, shown}
   end
   local shown = show(record, at, now)
-  shown[7], shown[8], shown[9], shown[10] = 0, 1, read_lease(record, at).params, slots
+  shown[8], shown[9], shown[10] = 1, read_lease(record, at).params, slots
   return {0, shown}
 end
 
@@ -150,7 +150,7 @@ local function acquire(keys, line, slots, limit, place)
 
   local index, request, last = nil, nil, #keys
   if slots ~= '' then
-    index, request, last = keys[last], read_lease(line, 0).request, last - 1
+    index, request, last = keys[last], request_of(line, 0), last - 1
     -- A retry of a request that holds other slots of this semaphore.
     local earlier = request ~= '-' and call('GET', index .. '///' .. request)
     local its_slots = earlier and earlier ~= id and call('GET', index .. '//' .. earlier)
@@ -167,7 +167,7 @@ local function acquire(keys, line, slots, limit, place)
     local record = fetch(keys[i])
     local fence, head, is_same = record:sub(3, 18), record:sub(19, 66), false
     if #record > 66 then
-      request = request or read_lease(line, 0).request
+      request = request or request_of(line, 0)
       local freed, beside = '', {}
       local may_share = shared and ttl ~= '0' and #record < record_max and not find_request(record, request)
       for at, other, expires in each_lease(record) do
@@ -335,8 +335,8 @@ local function release(keys, id, why, by)
   end
 
   local records, found, held, kept, extended, may_come, request = {}, 0, false, false, false, false, '-'
-  for i, key in ipairs(keys) do
-    local record = peek(key)
+  for i = 1, #keys do
+    local record = peek(keys[i])
     local at = record and find_lease(record, id)
     if at then
       local mark, expires = record:sub(at + 48, at + 48), record:sub(at + 34, at + 46)
@@ -353,7 +353,7 @@ local function release(keys, id, why, by)
         kept = true
       end
       extended, may_come = extended or mark ~= 'a', may_come or mark == 'h' or mark == 'j'
-      if index then request = read_lease(record, at).request end
+      if index then request = request_of(record, at) end
       local others, head = others_than(record, at), record:sub(1, 19) .. now_text
       if why ~= 'lost' then
         records[i] = head .. ' ' .. id .. others

@@ -57,21 +57,34 @@ end
 -- The text of a record as this version writes it; nil where it is none.
 local function read_record(text)
   if text:sub(1, 2) ~= '2 ' then return renew_record(text) end
-  if #text == 66 or text:find('^\n%x+ %d+ [aehj] ', 66) then return text end
+  if #text == 66 or text:byte(66) == 10 then return text end
 end
 
 -- Goes through the leases in a record: where the line break before each is, LEASE, EXPIRES.
 local function each_lease(record)
-  return record:gmatch('()\n(%x+) (%d+) [aehj]')
+  local next_at = 66
+  return function()
+    local at, id, expires = next_at, record:match('^\n(%x+) (%d+) [aehj]', next_at)
+    if not id then return nil end
+    next_at = record:find('\n', at + 1, true) or #record
+    return at, id, expires
+  end
 end
 
 -- The fields of a lease, as text: MODE, and those from TOKEN on.
 local function read_lease(record, at)
-  local lease = {mode = record:sub(at + 50, at + 50)}
-  lease.token, lease.ttl, lease.hold_until, lease.delay, lease.version, lease.request, lease.params, lease.data =
+  local token, ttl, hold_until, delay, version, request, params, data =
     record:match('^(%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) ([^\n]*)', at + 52)
-  if not lease.token then error('not a lease record') end
-  return lease
+  if not token then error('not a lease record') end
+  return {
+    mode = record:sub(at + 50, at + 50), token = token, ttl = ttl, hold_until = hold_until, delay = delay,
+    version = version, request = request, params = params, data = data,
+  }
+end
+
+-- The request that has the lease at that place.
+local function request_of(record, at)
+  return record:match('^%d+ %d+ %d+ %d+ (%S+)', at + 69)
 end
 
 -- Where the line break before the lease of this id is, whether or not that is over; nil where there is none.
@@ -109,15 +122,15 @@ local function taken_until(record, at, expires)
   return TIME:format(expires + delay)
 end
 
--- A lease as replies show it: remaining, ttl, token, id, version, data. Of one that has expired it is shown how long
+-- A lease as replies show it: remaining, ttl, token, id, version, data, 0. Of one that has expired it is shown how long
 -- the name is still taken.
 local function show(record, at, now)
   local lease, remaining = read_lease(record, at), record:sub(at + 34, at + 46) - now
   if remaining <= 0 then remaining = remaining + lease.delay end
-  return {remaining, lease.ttl, lease.token, record:sub(at + 1, at + 32), lease.version, lease.data}
+  return {remaining, lease.ttl, lease.token, record:sub(at + 1, at + 32), lease.version, lease.data, 0}
 end
 
--- Who holds a record, as replies show it: the fields above, and 0; nil where nobody does. Shared leases are shown as
+-- Who holds a record, as replies show it: the fields above; nil where nobody does. Shared leases are shown as
 -- the one with the least id, which is the same at all nodes, with the time that the last of them has; and in place of
 -- the 0 a list: how many they are, and the fields of those that last longest, 16 at most.
 local function show_holders(record, now)
@@ -125,11 +138,7 @@ local function show_holders(record, now)
   for at, id, expires in each_lease(record) do
     local free = taken_until(record, at, expires)
     if tonumber(free) > now then
-      if record:sub(at + 50, at + 50) == 'x' then
-        local shown = show(record, at, now)
-        shown[7] = 0
-        return shown
-      end
+      if record:sub(at + 50, at + 50) == 'x' then return show(record, at, now) end
       shared[#shared + 1] = free .. ' ' .. at
       if not least or id < least then least, at_least = id, at end
     end
