@@ -23,7 +23,7 @@ use crate::node::member::Member;
 /// Records that a node's part of a page has at most, unless they are all of one name: a semaphore has many.
 const RECORDS_MAX: usize = 20_000;
 /// Keys looked at per step: short enough not to hold a node up.
-const STEP: u64 = 300;
+const STEP: u64 = 100;
 /// A pause lasts so many times as long as the step before it.
 const PAUSE: u32 = 2;
 const PAUSE_MAX: Duration = Duration::from_millis(100);
