@@ -16,6 +16,7 @@ use super::leases::{TTL_MS_MIN, lease_answer, lease_example};
 use super::multilocks::{Names, distinct, names_schema};
 use super::problem::{FieldError, Problem};
 use super::request::{Answer, Asked, Json};
+use super::semaphores;
 use super::state::{Context, Limits};
 use crate::access::Key;
 use crate::domain::{LeaseHandle, Mode, Name, Value};
@@ -141,6 +142,14 @@ lease_answer! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(value_type = Option<String>, pattern = "^(exclusive|shared)$")]
         mode: Option<Mode>,
+        /// Semaphores: the limit that was asked for.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(minimum = 1, maximum = 10_000)]
+        limit: Option<u32>,
+        /// Semaphores: how many permits the lease has.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(minimum = 1, maximum = 10_000)]
+        permits: Option<u32>,
         /// Semaphores: the permits held.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schema(required = false)]
@@ -163,6 +172,8 @@ fn show(held: Held, lease: &Lease, wall_ms: u64) -> AnyLease {
     let token = lease.handle.token.get();
     let term = matches!(held, Held::Election(_)).then_some(token);
     let mode = matches!(held, Held::Lock(_)).then_some(lease.note.mode);
+    let permits = matches!(held, Held::Semaphore(_)).then(|| semaphores::permits(lease));
+    let limit = permits.map(|_| semaphores::limit(lease));
     let (name, names, tokens) = match held {
         Held::Multilock(names) => {
             let tokens = names.iter().map(|name| (name.to_string(), token)).collect();
@@ -175,7 +186,9 @@ fn show(held: Held, lease: &Lease, wall_ms: u64) -> AnyLease {
     let alone = name.is_some().then_some(token);
     let candidate = lease.note.candidate.as_ref().map(|candidate| candidate.as_str().to_owned());
     let (slots, value) = (lease.slots.clone(), lease.note.value.clone());
-    AnyLease::new(name, names, alone, tokens, mode, slots, candidate, value, term, lease, wall_ms)
+    AnyLease::new(
+        name, names, alone, tokens, mode, limit, permits, slots, candidate, value, term, lease, wall_ms,
+    )
 }
 
 /// Why one of many leases was not extended or released.

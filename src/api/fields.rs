@@ -298,7 +298,7 @@ pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
 pub fn from_query<T: DeserializeOwned>(query: Option<&str>) -> Result<T, Problem> {
     let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let read = T::deserialize(MapDeserializer::<_, serde::de::value::Error>::new(pairs));
-    read.map_err(|error| Problem::invalid(vec![explain("query", &error.to_string(), "query parameter")]))
+    read.map_err(|error| Problem::invalid(vec![explain("", &error.to_string(), "query parameter")]))
 }
 
 /// Checks a request by its rules and those of this server.
@@ -309,18 +309,22 @@ pub fn check<T: Validate<Context = Limits>>(asked: &T, limits: &Limits) -> Resul
     })
 }
 
-/// What serde has to say of a field, in the words of an API.
+/// What serde has to say of a field, in the words of an API. `place`: of the field, or of the object that it is in.
 fn explain(place: &str, error: &str, member: &str) -> FieldError {
+    let told = |name: &str| match place.strip_suffix(name).unwrap_or(place).trim_end_matches('.') {
+        "" => echo(name),
+        object => format!("{object}.{}", echo(name)),
+    };
     if let Some(rest) = error.strip_prefix("unknown field `") {
         let (name, known) = rest.rsplit_once("`, ").unwrap_or((rest, ""));
         // "expected one of `a`, `b`" has the separator in it.
         let (name, known) = rest.rsplit_once("`, expected ").unwrap_or((name, known));
         let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
         let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-        return FieldError::new(echo(name), format!("is not a known {member}; known here: {known}"));
+        return FieldError::new(told(name), format!("is not a known {member}; known here: {known}"));
     }
     if let Some(name) = error.strip_prefix("duplicate field `") {
-        return FieldError::new(echo(name.trim_end_matches('`')), "is given twice");
+        return FieldError::new(told(name.trim_end_matches('`')), "is given twice");
     }
     let wanted = error.rsplit_once("expected ").map_or("of another type", |(_, wanted)| wanted);
     let wanted = if wanted == "a sequence" { "an array" } else { wanted };

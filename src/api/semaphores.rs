@@ -19,7 +19,7 @@ use super::stream;
 use super::views::{HolderView, NodesView, Released, Show};
 use crate::domain::{self, Name};
 use crate::service::semaphores::LIMIT_MAX;
-use crate::service::{AcquireOptions, Held, Primitive, Resource, Target, View};
+use crate::service::{AcquireOptions, Held, Lease, Primitive, Resource, Target, View};
 
 lease_answer! {
     /// A lease of one or more permits.
@@ -44,12 +44,21 @@ lease_answer! {
 /// How a lease of permits is shown.
 pub(super) fn show(name: Name) -> impl Show<SemaphoreLease> {
     move |lease, wall_ms| {
-        // What the nodes do not tell any more is at least what the slots need.
-        let lowest = || lease.slots.iter().max().map_or(1, |slot| slot + 1);
-        let (limit, permits) = (lease.note.limit.unwrap_or_else(lowest), lease.slots.len() as u32);
         let (token, slots) = (lease.handle.token.get(), lease.slots.clone());
-        SemaphoreLease::new(name.clone(), token, limit, permits, slots, lease, wall_ms)
+        SemaphoreLease::new(name.clone(), token, limit(lease), permits(lease), slots, lease, wall_ms)
     }
+}
+
+/// The limit that a lease was asked for with.
+pub(super) fn limit(lease: &Lease) -> u32 {
+    // What the nodes do not tell any more is at least what the slots need.
+    let lowest = || lease.slots.iter().max().map_or(1, |slot| slot + 1);
+    lease.note.limit.unwrap_or_else(lowest)
+}
+
+/// How many permits a lease has.
+pub(super) fn permits(lease: &Lease) -> u32 {
+    lease.slots.len() as u32
 }
 
 owned_acquisition! {

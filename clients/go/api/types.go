@@ -106,6 +106,8 @@ type AnyLease struct {
 	// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
 	// again.
 	LeaseID string `json:"lease_id"`
+	// Semaphores: the limit that was asked for.
+	Limit *int64 `json:"limit,omitempty"`
 	// Locks: `exclusive` or `shared`.
 	Mode string `json:"mode,omitempty"`
 	// The name. A multilock has `names` instead.
@@ -116,6 +118,8 @@ type AnyLease struct {
 	Nodes Nodes `json:"nodes"`
 	// The holder's label.
 	Owner string `json:"owner,omitempty"`
+	// Semaphores: how many permits the lease has.
+	Permits *int64 `json:"permits,omitempty"`
 	// Semaphores: the permits held.
 	Slots []int64 `json:"slots,omitempty"`
 	// Elections: the fencing token.

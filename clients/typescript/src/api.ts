@@ -80,6 +80,8 @@ export type AnyLease = {
   hold_until?: string;
   /** The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again. */
   lease_id: string;
+  /** Semaphores: the limit that was asked for. */
+  limit?: number;
   /** Locks: `exclusive` or `shared`. */
   mode?: string;
   /** The name. A multilock has `names` instead. */
@@ -90,6 +92,8 @@ export type AnyLease = {
   nodes: Nodes;
   /** The holder's label. */
   owner?: string;
+  /** Semaphores: how many permits the lease has. */
+  permits?: number;
   /** Semaphores: the permits held. */
   slots?: Array<number>;
   /** Elections: the fencing token. */

@@ -170,6 +170,8 @@ class AnyLease(_AnyLease, total=False):
     """The fencing token of each name of a multilock."""
     hold_until: str
     """With `max_hold_ms`: no extension reaches further than this. For display only."""
+    limit: int
+    """Semaphores: the limit that was asked for."""
     mode: str
     """Locks: `exclusive` or `shared`."""
     name: str
@@ -178,6 +180,8 @@ class AnyLease(_AnyLease, total=False):
     """The names of a multilock."""
     owner: str
     """The holder's label."""
+    permits: int
+    """Semaphores: how many permits the lease has."""
     slots: list[int]
     """Semaphores: the permits held."""
     term: int
