@@ -32,13 +32,13 @@ impl Caller {
         self.key.as_ref().is_none_or(|key| names.iter().all(|name| key.covers(name.as_str())))
     }
 
-    /// It took what was held of `name` away from its holder, if there was one.
+    /// It took what was held of `name` away from its holder, if there was one; `None`: no quorum told.
     pub fn took_away(
         &self,
         primitive: impl Into<Primitive>,
         name: &Name,
         reason: Option<&Reason>,
-        released: bool,
+        released: Option<bool>,
     ) {
         let (key, reason) = (self.key.as_deref().map(Key::name), reason.map(Reason::as_str));
         audit::forced_release(primitive.into(), name.as_str(), key, reason, &self.request_id, released);

@@ -7,7 +7,7 @@ use utoipa::IntoParams;
 
 use super::caller::Caller;
 use super::fields::{Given, digits, optional, some, within};
-use super::problem::Problem;
+use super::problem::{Kind, Problem};
 use super::request::{Answer, Asked, Json};
 use super::state::{AppState, Limits};
 use super::stream;
@@ -84,7 +84,7 @@ pub struct Force {
     #[serde(default, deserialize_with = "some")]
     #[garde(dive)]
     #[param(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]+$", example = "its host is gone")]
-    reason: Option<Given<Reason>>,
+    pub(super) reason: Option<Given<Reason>>,
 }
 
 impl Asked for Force {}
@@ -99,33 +99,33 @@ pub struct ForcePermits {
     #[serde(default, deserialize_with = "digits")]
     #[garde(dive)]
     #[param(value_type = Option<i64>, minimum = 1, maximum = 9_007_199_254_740_991_u64, example = 1_790_000_000_000_000_u64)]
-    fencing_token: Option<Given<Token>>,
+    pub(super) fencing_token: Option<Given<Token>>,
     /// Why, for the server's log. One line.
     #[serde(default, deserialize_with = "some")]
     #[garde(dive)]
     #[param(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]+$", example = "its host is gone")]
-    reason: Option<Given<Reason>>,
+    pub(super) reason: Option<Given<Reason>>,
 }
 
 impl Asked for ForcePermits {}
 
-impl From<Force> for ForcePermits {
-    fn from(Force { reason }: Force) -> Self {
-        Self { fencing_token: None, reason }
-    }
-}
-
-/// Taken away from its holder, and written down.
+/// Taken away from its holder, and written down: both also if the caller leaves meanwhile.
 pub async fn force(
     app: &AppState,
-    caller: &Caller,
+    caller: Caller,
     resource: Resource,
     name: Name,
-    asked: impl Into<ForcePermits>,
+    token: Option<Given<Token>>,
+    reason: Option<Given<Reason>>,
 ) -> Answer<Released> {
-    let ForcePermits { fencing_token, reason } = asked.into();
-    let (token, reason) = (optional(fencing_token)?, optional(reason)?);
-    let released = app.service.force_release(resource, &name, token).await?;
-    caller.took_away(resource, &name, reason.as_ref(), released);
+    let (token, reason) = (optional(token)?, optional(reason)?);
+    let (service, underway) = (app.service.clone(), app.service.engine.underway());
+    let forced = tokio::spawn(async move {
+        let released = service.force_release(resource, &name, token).await;
+        caller.took_away(resource, &name, reason.as_ref(), released.as_ref().ok().copied());
+        drop(underway);
+        released
+    });
+    let released = forced.await.map_err(|_| Problem::from(Kind::Internal))??;
     Ok(Json(Released { released }))
 }

@@ -274,7 +274,7 @@ pub async fn force_resign(
     Named(name): Named,
     Query(asked): Query<Force>,
 ) -> Answer<Released> {
-    changes::force(&app, &caller, Resource::Election, name, asked).await
+    changes::force(&app, caller, Resource::Election, name, None, asked.reason).await
 }
 
 /// Lead while the connection is open.

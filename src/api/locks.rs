@@ -248,7 +248,7 @@ pub async fn force_release_lock(
     Named(name): Named,
     Query(asked): Query<Force>,
 ) -> Answer<Released> {
-    changes::force(&app, &caller, Resource::Lock, name, asked).await
+    changes::force(&app, caller, Resource::Lock, name, None, asked.reason).await
 }
 
 /// Hold a lock while the connection is open.

@@ -244,7 +244,7 @@ pub async fn force_release_semaphore(
     Named(name): Named,
     Query(asked): Query<ForcePermits>,
 ) -> Answer<Released> {
-    changes::force(&app, &caller, Resource::Semaphore, name, asked).await
+    changes::force(&app, caller, Resource::Semaphore, name, asked.fencing_token, asked.reason).await
 }
 
 /// Hold permits while the connection is open.

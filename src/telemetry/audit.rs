@@ -74,14 +74,14 @@ pub fn start(path: &Path, leases: bool) -> io::Result<WorkerGuard> {
     Ok(guard)
 }
 
-/// Somebody took a lease away from its holder.
+/// Somebody took a lease away from its holder, if there was one; `None`: no quorum told.
 pub fn forced_release(
     primitive: Primitive,
     name: &str,
     key: Option<&str>,
     reason: Option<&str>,
     request_id: &str,
-    released: bool,
+    released: Option<bool>,
 ) {
     let of = primitive.name();
     tracing::warn!(primitive = of, name, key, ?reason, request_id, released, "forced release");
@@ -92,7 +92,8 @@ pub fn forced_release(
         key,
         reason,
         request_id,
-        released: Some(released),
+        released,
+        error: released.is_none().then_some("no quorum of nodes answered; some may have released it"),
         ..Record::default()
     });
 }

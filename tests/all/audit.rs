@@ -64,7 +64,7 @@ fn the_audit_log_tells_of_forced_releases_of_reloads_and_of_each_lease() {
     assert_eq!(forced["reason"], "gone & forgotten");
     assert!(forced["request_id"].as_str().is_some_and(|id| !id.is_empty()), "{forced}");
     assert!(find("expired", "taken").is_none(), "what was taken away is not over by itself");
-    assert_eq!(find("released", "given").unwrap()["names"], serde_json::json!(["given", "back"]));
+    assert_eq!(find("released", "given").unwrap()["names"], json!(["given", "back"]));
     let reloaded = find("reloaded", "").unwrap();
     assert!(reloaded["what"] == "keys" && reloaded["error"].is_string(), "{reloaded}");
     assert!(lines().iter().all(|line| !line.to_string().contains(lease["lease_id"].as_str().unwrap())));
@@ -139,6 +139,27 @@ async fn the_audit_log_tells_a_lease_that_a_stream_held_to_be_released_only_wher
     }
     assert_eq!(api.metric("quorate_leases{primitive=\"lock\"}").await, 0.0);
     assert_eq!(api.metric("quorate_leases_expired_total{primitive=\"lock\"}").await, 3.0);
+}
+
+#[tokio::test]
+async fn a_forced_release_of_which_no_quorum_tells_the_outcome_is_written_down_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("audit.jsonl");
+    let mut cluster = Cluster::new(3);
+    let server = cluster.server(&["--audit-log", log.to_str().unwrap()]).await;
+    let api = server.api();
+    api.acquire("taken", json!({})).await.ok();
+    cluster.nodes[1].kill();
+    cluster.nodes[2].kill();
+    api.delete("/v1/locks/taken?reason=gone").await.problem(503, "quorum_unavailable");
+    let written = || std::fs::read_to_string(&log).unwrap();
+    eventually("it is written", || async { written().ends_with('\n') }).await;
+    let line: serde_json::Value = serde_json::from_str(written().trim()).unwrap();
+    assert_eq!(
+        (&line["event"], &line["names"], &line["reason"]),
+        (&json!("forced_release"), &json!(["taken"]), &json!("gone"))
+    );
+    assert!(line.get("released").is_none() && line["error"].is_string(), "{line}");
 }
 
 /// The answer to a GET of the metrics.
