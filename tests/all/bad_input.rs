@@ -44,6 +44,11 @@ impl Untouched {
     }
 }
 
+/// A lease as a batch names it.
+fn a_lease() -> Value {
+    json!({"primitive": "lock", "name": "bad", "lease_id": LEASE_ID})
+}
+
 /// Every operation with a body: path, and the fields that it must have.
 fn operations() -> Vec<(&'static str, Value)> {
     vec![
@@ -65,6 +70,11 @@ fn operations() -> Vec<(&'static str, Value)> {
         ("/v1/elections/bad/resign", json!({"lease_id": LEASE_ID})),
         ("/v1/fencing/bad/check", json!({"fencing_token": 1})),
         ("/v1/fencing/bad/issue", json!({})),
+        ("/v1/leases/extend", json!({"leases": [a_lease()]})),
+        ("/v1/leases/release", json!({"leases": [a_lease()]})),
+        ("/v1/members", json!({"url": "redis://127.0.0.1:1"})),
+        ("/v1/members/n1/replace", json!({"url": "redis://127.0.0.1:1"})),
+        ("/v1/members/n1/close", json!({})),
     ]
 }
 
@@ -183,6 +193,27 @@ fn wrong_values(field: &str) -> Vec<Value> {
                 json!(too_many),
             ]
         }
+        "leases" => vec![
+            json!(5),
+            json!("bad"),
+            json!({}),
+            json!([]),
+            json!([5]),
+            json!([null]),
+            json!([{}]),
+            json!([a_lease(), {"primitive": "lock"}]),
+            json!(vec![a_lease(); 501]),
+        ],
+        "url" => texts(vec![
+            json!(""),
+            json!("redis"),
+            json!("redis://"),
+            json!("://127.0.0.1"),
+            json!("Redis://127.0.0.1"),
+            json!("redis://white space"),
+            json!("redis://ümlaut"),
+            json!(format!("redis://{}", "x".repeat(493))),
+        ]),
         other => panic!("no wrong values for {other}"),
     }
 }
@@ -424,14 +455,15 @@ async fn a_body_beyond_64_kib_is_too_large_however_it_is_sent() {
         format!("{head}{}{tail}", "x".repeat(size - head.len() - tail.len())).into_bytes()
     };
     for (path, _) in operations() {
-        for size in [64 * 1024 + 1, 1024 * 1024] {
+        let max = if path.contains("/leases/") { 256 * 1024 } else { 64 * 1024 };
+        for size in [max + 1, 1024 * 1024] {
             // The server may answer and close before it has read all.
             match api.try_send("POST", path, &[("content-type", "application/json")], &padded(size)).await {
                 Ok(answer) => drop(answer.problem(413, "payload_too_large")),
                 Err(why) => assert!(size > 100_000, "{path}: {why}"),
             }
         }
-        let largest = send(&api, path, &padded(64 * 1024)).await;
+        let largest = send(&api, path, &padded(max)).await;
         largest.problem(400, "invalid_request");
     }
     // In chunks, so that no length is told.
@@ -516,9 +548,13 @@ async fn a_name_that_is_none_is_refused() {
             ("POST", format!("/v1/locks/{name}/hold")),
             ("GET", format!("/v1/locks/{name}")),
             ("DELETE", format!("/v1/locks/{name}")),
+            ("GET", format!("/v1/locks/{name}/observe")),
             ("GET", format!("/v1/semaphores/{name}")),
+            ("GET", format!("/v1/semaphores/{name}/observe")),
+            ("DELETE", format!("/v1/semaphores/{name}")),
             ("GET", format!("/v1/elections/{name}")),
             ("GET", format!("/v1/elections/{name}/observe")),
+            ("DELETE", format!("/v1/elections/{name}")),
             ("POST", format!("/v1/fencing/{name}/issue")),
             ("GET", format!("/v1/fencing/{name}")),
         ] {
@@ -527,6 +563,15 @@ async fn a_name_that_is_none_is_refused() {
         }
         let body = json!({"lease_id": LEASE_ID});
         blames(&api.post(&format!("/v1/locks/{name}/release"), body).await, "name", name);
+    }
+    for id in ["%20", "a%00b", "%C3%BC", "%FF", &"x".repeat(501)] {
+        for (method, path) in [
+            ("DELETE", format!("/v1/members/{id}")),
+            ("POST", format!("/v1/members/{id}/close")),
+            ("POST", format!("/v1/members/{id}/replace")),
+        ] {
+            blames(&api.send(method, &path, &[], b"").await, "id", &format!("{method} {path}"));
+        }
     }
     for path in ["/v1/locks//acquire", "/v1/locks//", "/v1/locks/", "/v1/locks/a//", "/v1/locks/a/b/acquire"]
     {
@@ -545,9 +590,16 @@ async fn query_parameters_that_nobody_asked_for_are_refused() {
         "/v1/locks/bad",
         "/v1/semaphores/bad",
         "/v1/elections/bad",
+        "/v1/locks/bad/observe",
+        "/v1/semaphores/bad/observe",
         "/v1/elections/bad/observe",
         "/v1/fencing/bad",
         "/v1/locks",
+        "/v1/semaphores",
+        "/v1/elections",
+        "/v1/waiters",
+        "/v1/members",
+        "/v1/key",
         "/v1/nodes",
         "/livez",
         "/readyz",
@@ -585,6 +637,10 @@ async fn routes_and_methods_that_do_not_exist_are_refused() {
         "/v2/locks/a",
         "/v1/lock/a",
         "/v1/locks/a/steal",
+        "/v1/locks/a/observe/b",
+        "/v1/leases",
+        "/v1/leases/acquire",
+        "/v1/members/n1/steal",
         "/v1/nodes/1",
         "/metrics/",
         "/..",
@@ -600,6 +656,16 @@ async fn routes_and_methods_that_do_not_exist_are_refused() {
         ("POST", "/v1/locks/a", "DELETE"),
         ("DELETE", "/v1/locks", "GET"),
         ("PATCH", "/v1/semaphores/a", "GET"),
+        ("PUT", "/v1/semaphores/a", "DELETE"),
+        ("POST", "/v1/elections/a", "DELETE"),
+        ("POST", "/v1/elections", "GET"),
+        ("POST", "/v1/locks/a/observe", "GET"),
+        ("GET", "/v1/leases/extend", "POST"),
+        ("DELETE", "/v1/leases/release", "POST"),
+        ("POST", "/v1/waiters", "GET"),
+        ("PUT", "/v1/members", "POST"),
+        ("GET", "/v1/members/n1", "DELETE"),
+        ("GET", "/v1/members/n1/close", "POST"),
         ("POST", "/metrics", "GET"),
         ("POST", "/livez", "GET"),
         ("BREW", "/v1/locks/a/acquire", "POST"),

@@ -251,11 +251,22 @@ fn the_bounds_are_those_of_the_server() {
 fn the_names_of_a_multilock_are_names_like_those_in_paths() {
     let document = document();
     let in_path = &document["paths"]["/v1/locks/{name}"]["get"]["parameters"][0]["schema"];
-    let in_body = &document["components"]["schemas"]["AcquireMultilock"]["properties"]["names"]["items"];
-    for keyword in ["type", "pattern", "minLength", "maxLength"] {
+    let fields = |schema: &str| &document["components"]["schemas"][schema]["properties"];
+    let (of_many, of_multilock) = (fields("LeaseOfMany"), fields("AcquireMultilock"));
+    for keyword in ["pattern", "minLength", "maxLength"] {
         assert!(in_path.get(keyword).is_some(), "{keyword}");
-        assert_eq!(in_path[keyword], in_body[keyword]);
+        for in_body in [&of_multilock["names"]["items"], &of_many["names"]["items"], &of_many["name"]] {
+            assert_eq!(in_path[keyword], in_body[keyword]);
+        }
     }
+}
+
+#[test]
+fn the_code_of_a_problem_is_described_by_all_kinds() {
+    let document = document();
+    let code = &document["components"]["schemas"]["Problem"]["properties"]["code"]["description"];
+    let told: BTreeSet<&str> = code.as_str().unwrap().split('`').skip(1).step_by(2).collect();
+    assert_eq!(told, Kind::ALL.iter().map(|kind| kind.code()).collect());
 }
 
 #[test]
