@@ -21,9 +21,14 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let id = parts.extensions.get().and_then(|id: &RequestId| id.header_value().to_str().ok());
-        Ok(Self { key: parts.extensions.get().cloned(), request_id: id.unwrap_or_default().to_owned() })
+        Ok(Self { key: parts.extensions.get().cloned(), request_id: request_id(parts) })
     }
+}
+
+/// The id of the request.
+pub fn request_id(parts: &Parts) -> String {
+    let id = parts.extensions.get().and_then(|id: &RequestId| id.header_value().to_str().ok());
+    id.unwrap_or_default().to_owned()
 }
 
 impl Caller {

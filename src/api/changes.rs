@@ -7,6 +7,7 @@ use utoipa::IntoParams;
 
 use super::caller::Caller;
 use super::fields::{Given, digits, optional, some, within};
+use super::heartbeat::Heartbeats;
 use super::problem::{Kind, Problem};
 use super::request::{Answer, Asked, Json};
 use super::state::{AppState, Limits};
@@ -49,16 +50,21 @@ fn revision(after: &Option<Given<String>>, _: &Limits) -> garde::Result {
 }
 
 /// As it is now, or as soon as it differs.
-pub async fn look<V>(
+pub async fn look<V: Serialize + Send + 'static>(
     app: &AppState,
+    heartbeats: Heartbeats,
     resource: Resource,
     name: Name,
     asked: Since,
-    show: impl FnOnce(Name, View) -> V,
-) -> Answer<V> {
+    show: impl FnOnce(Name, View) -> V + Send + 'static,
+) -> Result<Response, Problem> {
     let (after, wait_ms) = (optional(asked.after)?, optional(asked.wait_ms)?.unwrap_or(0));
-    let view = app.service.look_after(resource, &name, after.as_deref(), wait_ms).await?;
-    Ok(Json(show(name, view)))
+    let (service, wait_ms) = (app.service.clone(), heartbeats.wait_ms(wait_ms));
+    let look = async move {
+        let view = service.look_after(resource, &name, after.as_deref(), wait_ms).await?;
+        Ok(Json(show(name, view)))
+    };
+    heartbeats.answer(look).await
 }
 
 /// A stream of its changes. `event`: how one that looks like this is called.

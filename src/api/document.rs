@@ -173,6 +173,9 @@ fn finish_operations(document: &mut Value) {
                 });
                 operation["requestBody"]["required"] = json!(needed);
             }
+            if waits(path, operation, schemas) {
+                add_heartbeats(operation, method);
+            }
             let Some(responses) = operation["responses"].as_object_mut() else { continue };
             for response in responses.values_mut().filter(|response| response.get("content").is_some()) {
                 response["headers"] = json!({ "X-Request-Id": header_ref("X-Request-Id") });
@@ -188,6 +191,31 @@ fn finish_operations(document: &mut Value) {
         }
     }
     document["paths"] = Value::Object(paths);
+}
+
+/// Whether the answer of an operation can be long in coming.
+fn waits(path: &str, operation: &Value, schemas: &Value) -> bool {
+    let body = schema_name(&operation["requestBody"]["content"]["application/json"]);
+    let in_body = body.is_some_and(|name| schemas[name]["properties"].get("wait_ms").is_some());
+    let mut parameters = operation["parameters"].as_array().into_iter().flatten();
+    !path.ends_with("/hold") && (in_body || parameters.any(|parameter| parameter["name"] == "wait_ms"))
+}
+
+/// What an operation that waits answers those who ask for heartbeats.
+fn add_heartbeats(operation: &mut Value, method: &str) {
+    let mut text = operation["description"].as_str().unwrap_or_default().to_owned();
+    text += "\n\nWith `Accept: text/event-stream` and without `application/json` in it, the answer is an event `answer` with the same data, after comments as heartbeats, one every 10 s; a problem that comes after the first heartbeat is an event `problem`.";
+    if method == "get" {
+        text += " With `Prefer: wait` heartbeats are white space before the JSON, and in place of a problem that comes after the first of them the connection breaks. `Prefer: wait=N` waits for N seconds at most.";
+    }
+    operation["description"] = json!(text);
+    let content = &mut operation["responses"]["200"]["content"];
+    let answer = content["application/json"]["schema"].clone();
+    content["text/event-stream"] = json!({
+        "schema": { "type": "string" }, "example": ": heartbeat\n\nid: 1\nevent: answer\ndata: {…}\n\n",
+    });
+    operation["x-events"] =
+        json!({ "answer": answer, "problem": { "$ref": "#/components/schemas/Problem" } });
 }
 
 fn camel_case(text: &str) -> String {

@@ -10,7 +10,8 @@ use super::caller::Caller;
 use super::changes::{self, Force, Since};
 use super::document::{ElectionProblems, LeaseProblems, NodeProblems, StreamProblems};
 use super::fields::{Given, optional};
-use super::leases::{self, Extend, NewLease, Release, acquisition, lease_answer, lease_example};
+use super::heartbeat::Heartbeats;
+use super::leases::{self, Extend, Release, acquisition, lease_answer, lease_example};
 use super::lists::{Cursor, ListQuery};
 use super::peer::Peer;
 use super::problem::Problem;
@@ -175,11 +176,12 @@ pub struct ElectionList {
     responses((status = 200, description = "Elected by a quorum of nodes.", body = Leadership), ElectionProblems))]
 pub async fn campaign(
     app: Context,
+    heartbeats: Heartbeats,
     Named(name): Named,
     Json(asked): Json<Campaign>,
-) -> Result<NewLease, Problem> {
+) -> Result<Response, Problem> {
     let options = asked.read(&app.limits)?;
-    leases::acquire(&app, Target::Election(name.clone()), options, show(name)).await
+    leases::acquire(&app, heartbeats, Target::Election(name.clone()), options, show(name)).await
 }
 
 /// Stay leader.
@@ -225,10 +227,11 @@ pub async fn proclaim(
     responses((status = 200, description = "The election, vacant or not.", body = ElectionState), NodeProblems))]
 pub async fn get_leader(
     app: Context,
+    heartbeats: Heartbeats,
     Named(name): Named,
     Query(asked): Query<Since>,
-) -> Answer<ElectionState> {
-    changes::look(&app, Resource::Election, name, asked, ElectionState::new).await
+) -> Result<Response, Problem> {
+    changes::look(&app, heartbeats, Resource::Election, name, asked, ElectionState::new).await
 }
 
 /// Observe an election.

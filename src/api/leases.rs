@@ -19,6 +19,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 
 use super::fields::{self, Given, within};
+use super::heartbeat::Heartbeats;
 use super::peer::Peer;
 use super::problem::{Kind, Problem};
 use super::request::{Answer, Asked, Json};
@@ -275,15 +276,22 @@ impl Asked for Release {}
 /// One try or a wait, and the lease.
 pub async fn acquire<V: Serialize>(
     app: &AppState,
+    heartbeats: Heartbeats,
     target: Target,
     options: AcquireOptions,
     show: impl Show<V>,
-) -> Result<NewLease, Problem> {
-    let granted = app.service.acquire(&target, &options).await?;
-    // Only a map with keys that are no strings could fail, and no answer has one.
-    let body = serde_json::to_vec(&show(&granted.lease, app.wall_ms()))
-        .map_err(|_| Problem::from(Kind::Internal))?;
-    Ok(NewLease { body: body.into(), granted: Some(granted) })
+) -> Result<Response, Problem> {
+    let service = app.service.clone();
+    let acquire = async move {
+        // Where it is a task of its own, a server does not end before the lease of a client that is gone is given back.
+        let _underway = service.engine.underway();
+        let granted = service.acquire(&target, &options).await?;
+        // Only a map with keys that are no strings could fail, and no answer has one.
+        let body = serde_json::to_vec(&show(&granted.lease, service.wall_ms()))
+            .map_err(|_| Problem::from(Kind::Internal))?;
+        Ok(NewLease { body: body.into(), granted: Some(granted) })
+    };
+    heartbeats.answer(acquire).await
 }
 
 /// A lease bound to the connection. Without waiting, a refusal is the plain 409.
@@ -322,7 +330,7 @@ pub async fn release(app: &AppState, held: Held, asked: Release) -> Answer<Relea
 
 /// The answer that must not get lost: a new lease. It is kept once the HTTP server has taken the data, and
 /// undone when it is dropped before (docs/protocol.md §1.5).
-pub struct NewLease {
+struct NewLease {
     body: Bytes,
     /// `None` from when the data is taken.
     granted: Option<Granted>,

@@ -9,7 +9,8 @@ use super::caller::Caller;
 use super::changes::{self, Force, Since};
 use super::document::{LeaseProblems, LockProblems, NodeProblems, StreamProblems};
 use super::fields::{Given, optional};
-use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
+use super::heartbeat::Heartbeats;
+use super::leases::{self, Extend, Release, lease_answer, lease_example, owned_acquisition};
 use super::lists::{Cursor, ListQuery};
 use super::peer::Peer;
 use super::problem::Problem;
@@ -175,11 +176,12 @@ pub struct LockList {
     responses((status = 200, description = "Granted by a quorum of nodes.", body = LockLease), LockProblems))]
 pub async fn acquire_lock(
     app: Context,
+    heartbeats: Heartbeats,
     Named(name): Named,
     Json(asked): Json<AcquireLock>,
-) -> Result<NewLease, Problem> {
+) -> Result<Response, Problem> {
     let options = asked.lock_options(&app.limits)?;
-    leases::acquire(&app, Target::Lock(name.clone()), options, show(name)).await
+    leases::acquire(&app, heartbeats, Target::Lock(name.clone()), options, show(name)).await
 }
 
 /// Extend a lock's lease.
@@ -205,8 +207,13 @@ pub async fn release_lock(app: Context, Named(name): Named, Json(asked): Json<Re
 /// Asks a quorum of nodes. The answer may be out of date when it arrives: never use it to decide who may write. With `after` and `wait_ms` a long poll: answers as soon as the revision differs from `after`, or after `wait_ms`. A grant by another server is seen within about half a second.
 #[utoipa::path(get, path = "/v1/locks/{name}", params(Since),
     responses((status = 200, description = "The lock, held or not.", body = LockState), NodeProblems))]
-pub async fn get_lock(app: Context, Named(name): Named, Query(asked): Query<Since>) -> Answer<LockState> {
-    changes::look(&app, Resource::Lock, name, asked, LockState::new).await
+pub async fn get_lock(
+    app: Context,
+    heartbeats: Heartbeats,
+    Named(name): Named,
+    Query(asked): Query<Since>,
+) -> Result<Response, Problem> {
+    changes::look(&app, heartbeats, Resource::Lock, name, asked, LockState::new).await
 }
 
 /// Observe a lock.
@@ -253,7 +260,7 @@ pub async fn force_release_lock(
 
 /// Hold a lock while the connection is open.
 ///
-/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client disconnects; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, ends the stream); `extended` (`Lease`); `lost` (`Problem`, ends the stream); `released` (`{reason}`, ends the stream: the server drains, or the client does not read). After a third of the ttl without an event, 10 s at most, a comment is sent as a heartbeat. A client that vanishes without closing its connection keeps the lease for about twice its ttl. With `wait_ms` 0 a refusal is an ordinary 409. A lease that several streams with the same `request_id` have is released with the last of them. One that an earlier `acquire` with the same `request_id` was answered is released only by a stream that has lasted until its own first extension (5 s at most), since whoever got that answer may still use it.
+/// The answer is an event stream. The server waits, acquires, extends at a third of the ttl, and releases as soon as the client disconnects; `curl -N` is a complete client. Events, each with an `id` and JSON data: `waiting` (`{position}`), then `acquired` (`Lease`) or `denied` (`Problem`, ends the stream); `extended` (`Lease`); `lost` (`Problem`, ends the stream); `released` (`{reason}`, ends the stream: the server drains, or the client does not read). After a third of the ttl without an event, 1 s at least and 10 s at most, a comment is sent as a heartbeat. A client that vanishes without closing its connection keeps the lease for about twice its ttl. With `wait_ms` 0 a refusal is an ordinary 409. A lease that several streams with the same `request_id` have is released with the last of them. One that an earlier `acquire` with the same `request_id` was answered is released only by a stream that has lasted until its own first extension (5 s at most), since whoever got that answer may still use it.
 #[utoipa::path(post, path = "/v1/locks/{name}/hold", request_body = AcquireLock,
     responses(
         (status = 200, description = "The stream.", body = String, content_type = "text/event-stream",

@@ -9,7 +9,7 @@
 //! - `lists`, `changes`: a page of names, long polls and streams of changes, forced releases, once for all
 //! - `state`: what is served, and what handlers work with
 //! - `request`, `fields`, `caller`: from a request to what it asks for, and who asks
-//! - `views`, `stream`, `slots`, `peer`: what answers are made of
+//! - `views`, `stream`, `heartbeat`, `slots`, `peer`: what answers are made of
 //! - `problem`: the table of everything that can go wrong
 //! - `auth`, `observe`: the layers of our own
 //! - `document`: OpenAPI
@@ -24,6 +24,7 @@ mod document;
 mod elections;
 mod fencing;
 mod fields;
+mod heartbeat;
 mod leases;
 mod lists;
 mod locks;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use axum::response::Response;
 use garde::Validate;
 use serde::Deserialize;
 use serde_json::json;
@@ -11,8 +12,9 @@ use utoipa::openapi::schema::{Array, ArrayBuilder, ObjectBuilder, Type};
 use super::auth;
 use super::document::{LeaseProblems, LockProblems, NodeProblems};
 use super::fields::{self, Given, within};
+use super::heartbeat::Heartbeats;
 use super::leases::{
-    self, Extend, NewLease, Release, TTL_MS_MIN, lease_answer, lease_example, one_of_two, owned_acquisition,
+    self, Extend, Release, TTL_MS_MIN, lease_answer, lease_example, one_of_two, owned_acquisition,
 };
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json};
@@ -171,11 +173,12 @@ impl Asked for ReleaseMultilock {
     responses((status = 200, description = "All granted, each by a quorum of nodes.", body = MultilockLease), LockProblems))]
 pub async fn acquire_multilock(
     app: Context,
+    heartbeats: Heartbeats,
     Json(mut asked): Json<AcquireMultilock>,
-) -> Result<NewLease, Problem> {
+) -> Result<Response, Problem> {
     let names = fields::all(std::mem::take(&mut asked.names))?;
     let options = asked.owned_options(&app.limits)?;
-    leases::acquire(&app, Target::Multilock(names.clone()), options, show(names)).await
+    leases::acquire(&app, heartbeats, Target::Multilock(names.clone()), options, show(names)).await
 }
 
 /// Extend a lease of several locks.

@@ -9,7 +9,8 @@ use super::caller::Caller;
 use super::changes::{self, ForcePermits, Since};
 use super::document::{LeaseProblems, NodeProblems, SemaphoreProblems, StreamProblems};
 use super::fields::{Given, optional, within};
-use super::leases::{self, Extend, NewLease, Release, lease_answer, lease_example, owned_acquisition};
+use super::heartbeat::Heartbeats;
+use super::leases::{self, Extend, Release, lease_answer, lease_example, owned_acquisition};
 use super::lists::{Cursor, ListQuery};
 use super::peer::Peer;
 use super::problem::Problem;
@@ -156,11 +157,12 @@ pub struct SemaphoreList {
     responses((status = 200, description = "Granted, each permit by a quorum of nodes.", body = SemaphoreLease), SemaphoreProblems))]
 pub async fn acquire_semaphore(
     app: Context,
+    heartbeats: Heartbeats,
     Named(name): Named,
     Json(asked): Json<AcquireSemaphore>,
-) -> Result<NewLease, Problem> {
+) -> Result<Response, Problem> {
     let (target, options) = asked.read(name.clone(), &app.limits)?;
-    leases::acquire(&app, target, options, show(name)).await
+    leases::acquire(&app, heartbeats, target, options, show(name)).await
 }
 
 /// Extend a lease of permits.
@@ -196,10 +198,11 @@ pub async fn release_semaphore(
     responses((status = 200, description = "The semaphore and its holders.", body = SemaphoreState), NodeProblems))]
 pub async fn get_semaphore(
     app: Context,
+    heartbeats: Heartbeats,
     Named(name): Named,
     Query(asked): Query<Since>,
-) -> Answer<SemaphoreState> {
-    changes::look(&app, Resource::Semaphore, name, asked, SemaphoreState::new).await
+) -> Result<Response, Problem> {
+    changes::look(&app, heartbeats, Resource::Semaphore, name, asked, SemaphoreState::new).await
 }
 
 /// Observe a semaphore.

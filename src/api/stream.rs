@@ -28,6 +28,13 @@ use crate::service::{HoldEvent, View};
 /// Proxies close connections that are silent for longer, and a dead peer shows when written to: the longest silence.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 
+/// Of answers that come piece by piece: nginx would keep pieces back to fill its buffers.
+pub(super) const UNBUFFERED: [(HeaderName, &str); 2] =
+    [(CACHE_CONTROL, "no-store"), (HeaderName::from_static("x-accel-buffering"), "no")];
+
+/// The shortest silence after which a heartbeat is sent, however short the lease is.
+const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
+
 /// Events of a hold that wait for their reader.
 const UNREAD_MAX: usize = 4;
 
@@ -143,7 +150,9 @@ pub(super) fn held(
         drop((events, underway));
     });
     let events = futures_util::stream::poll_fn(move |cx| told.poll_recv(cx));
-    answer(slot, HEARTBEAT.min(ttl / 3), events, move |event: Box<HoldEvent>| render(*event))
+    answer(slot, (ttl / 3).clamp(HEARTBEAT_MIN, HEARTBEAT), events, move |event: Box<HoldEvent>| {
+        render(*event)
+    })
 }
 
 /// 200 with `events` as they come, and comments between those that are farther apart than a heartbeat.
@@ -162,9 +171,7 @@ where
         Ok::<_, Infallible>(render(event))
     });
     let sse = Sse::new(events).keep_alive(KeepAlive::new().interval(heartbeat).text("heartbeat"));
-    // nginx would keep events back to fill its buffers.
-    let headers = [(CACHE_CONTROL, "no-store"), (HeaderName::from_static("x-accel-buffering"), "no")];
-    (headers, sse).into_response()
+    (UNBUFFERED, sse).into_response()
 }
 
 #[cfg(test)]

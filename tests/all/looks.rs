@@ -273,6 +273,29 @@ async fn a_read_with_a_revision_waits_until_that_is_another() {
 }
 
 #[tokio::test]
+async fn who_asks_for_events_gets_the_answer_to_a_wait_as_an_event() {
+    let (api, name) = (Shared::nodes(3).api(), unique("event"));
+    let [acquire, path] = [format!("/v1/locks/{name}/acquire"), format!("/v1/locks/{name}")];
+    let mut stream = api.stream("POST", &acquire, json!({"wait_ms": 5000})).await.ok().unwrap();
+    let lease = stream.expect("answer").await;
+    stream.end().await;
+    let lease = api.extend(&name, &lease).await.ok();
+    let mut stream =
+        api.stream("GET", &format!("{path}?after=x&wait_ms=5000"), Value::Null).await.ok().unwrap();
+    assert_eq!(stream.expect("answer").await["fencing_token"], lease["fencing_token"]);
+    stream.end().await;
+    // What is known before a heartbeat is due has its own status.
+    let refused = api.stream("POST", &acquire, json!({"wait_ms": 100})).await.err().unwrap();
+    refused.problem(409, "lock_held");
+    let mut waiting = api.connect().await.unwrap();
+    let headers = [("accept", "text/event-stream"), ("content-type", "application/json")];
+    waiting.send(&api.request("POST", &acquire, &headers, br#"{"wait_ms": 50000}"#)).await.unwrap();
+    eventually("it waits", || async { api.lock(&name).await["waiters"] == 1 }).await;
+    drop(waiting);
+    eventually("it is gone", || async { api.lock(&name).await["waiters"] == 0 }).await;
+}
+
+#[tokio::test]
 async fn a_server_without_keys_allows_everything() {
     let answer = Shared::nodes(3).api().get("/v1/key").await.ok();
     assert_eq!(answer, json!({"scopes": ["read", "lock", "admin"]}));

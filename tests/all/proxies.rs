@@ -40,13 +40,17 @@ fn is_installed(program: &str) -> bool {
     installed.is_ok()
 }
 
-/// An example with other addresses.
-fn example(file: &str, server: SocketAddr, port: u16) -> String {
+/// How long a proxy lets an answer be silent, in the examples.
+const SILENCE: &str = "75s";
+
+/// An example with other addresses, and another patience.
+fn example(file: &str, server: SocketAddr, port: u16, silence: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/proxies").join(file);
     let text = std::fs::read_to_string(path).unwrap();
-    assert!(text.contains("127.0.0.1:8080") && text.contains("127.0.0.1:8000"));
+    assert!(["127.0.0.1:8080", "127.0.0.1:8000", SILENCE].iter().all(|part| text.contains(part)));
     text.replace("127.0.0.1:8080", &server.to_string())
         .replace("127.0.0.1:8000", &format!("127.0.0.1:{port}"))
+        .replace(SILENCE, silence)
 }
 
 impl Proxy {
@@ -63,13 +67,13 @@ impl Proxy {
         proxy
     }
 
-    async fn nginx(server: SocketAddr) -> Self {
+    async fn nginx(server: SocketAddr, silence: &str) -> Self {
         let config = |port, directory: &Path| {
             let at = directory.display();
             let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                 .map(|kind| format!("{kind}_temp_path {at}/{kind};\n"))
                 .concat();
-            let example = example("nginx.conf", server, port);
+            let example = example("nginx.conf", server, port, silence);
             format!(
                 "daemon off; master_process off; pid {at}/pid; error_log stderr; events {{}}\n\
                  http {{ access_log off;\n{temporary}{example}}}\n"
@@ -78,9 +82,9 @@ impl Proxy {
         Self::start("nginx", config, &["-e", "stderr", "-c"]).await
     }
 
-    async fn haproxy(server: SocketAddr, tells_who_leaves: bool) -> Self {
+    async fn haproxy(server: SocketAddr, silence: &str, tells_who_leaves: bool) -> Self {
         let config = |port, _: &Path| {
-            let example = example("haproxy.cfg", server, port);
+            let example = example("haproxy.cfg", server, port, silence);
             assert!(example.contains("option abortonclose"));
             let option = if tells_who_leaves { "option abortonclose" } else { "no option abortonclose" };
             example.replace("option abortonclose", option)
@@ -132,7 +136,7 @@ async fn behind_nginx_streams_pass_and_who_leaves_is_gone() {
         return;
     }
     let server = Shared::nodes(3).api();
-    let proxy = Proxy::nginx(server.address()).await;
+    let proxy = Proxy::nginx(server.address(), SILENCE).await;
     proxy.passes_streams_on(&server).await;
     proxy.passes_requests_on().await;
     proxy.tells_who_leaves(&server).await;
@@ -144,7 +148,7 @@ async fn behind_haproxy_streams_pass_and_who_leaves_is_gone() {
         return;
     }
     let server = Shared::nodes(3).api();
-    let proxy = Proxy::haproxy(server.address(), true).await;
+    let proxy = Proxy::haproxy(server.address(), SILENCE, true).await;
     proxy.passes_streams_on(&server).await;
     proxy.passes_requests_on().await;
     proxy.tells_who_leaves(&server).await;
@@ -156,7 +160,7 @@ async fn behind_a_proxy_that_hides_who_leaves_a_release_by_request_id_ends_the_w
         return;
     }
     let server = Shared::nodes(3).api();
-    let proxy = Proxy::haproxy(server.address(), false).await;
+    let proxy = Proxy::haproxy(server.address(), SILENCE, false).await;
     let (name, request) = (unique("hidden"), unique("request"));
     let lease = server.acquire(&name, json!({})).await.ok();
     proxy.wait_and_leave(&server, &name, &request).await;
@@ -165,6 +169,48 @@ async fn behind_a_proxy_that_hides_who_leaves_a_release_by_request_id_ends_the_w
     assert_eq!((&ended["released"], number(&server.lock(&name).await, "waiters")), (&json!(true), 0));
     server.release(&name, &lease).await.ok();
     server.acquire(&name, json!({})).await.ok();
+}
+
+/// Waits for 20 s behind a proxy that cuts off what is silent for 15.
+async fn waits_longer_than_the_proxy(proxy: &Proxy, server: &Api) {
+    let name = unique("silent");
+    let lease = server.acquire(&name, json!({"ttl_ms": 60_000})).await.ok();
+    let revision = server.lock(&name).await["revision"].as_str().unwrap().to_owned();
+    let (path, acquire) = (format!("/v1/locks/{name}?after={revision}&wait_ms=20000"), format!("/v1/locks/{name}/acquire"));
+    let events = proxy.api.with_header("accept", "text/event-stream");
+    let spaces = proxy.api.with_header("prefer", "wait=20");
+    let (cut_off, seen, read, refused) = tokio::join!(
+        proxy.api.get(&path),
+        events.get(&path),
+        spaces.get(&path),
+        events.post(&acquire, json!({"wait_ms": 20_000})),
+    );
+    assert_eq!(cut_off.status, 504, "{}", cut_off.text());
+    assert_eq!(read.ok()["fencing_token"], lease["fencing_token"]);
+    for (answer, event, member) in [(seen, "answer", "revision"), (refused, "problem", "code")] {
+        let text = answer.text();
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/event-stream")), "{text}");
+        assert!(text.starts_with(": heartbeat\n\n"), "{text}");
+        let data = text.split_once(&format!("event: {event}\ndata: ")).unwrap_or_else(|| panic!("{text}")).1;
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert!(data[member] == revision.as_str() || data[member] == "lock_held", "{data}");
+    }
+}
+
+#[tokio::test]
+async fn heartbeats_keep_a_wait_alive_behind_a_proxy_that_cuts_off_what_is_silent() {
+    let server = Shared::nodes(3).api();
+    let nginx = async {
+        if is_installed("nginx") {
+            waits_longer_than_the_proxy(&Proxy::nginx(server.address(), "15s").await, &server).await;
+        }
+    };
+    let haproxy = async {
+        if is_installed("haproxy") {
+            waits_longer_than_the_proxy(&Proxy::haproxy(server.address(), "15s", true).await, &server).await;
+        }
+    };
+    tokio::join!(nginx, haproxy);
 }
 
 /// In a network of its own, which drops what comes from the client or goes to it; the seconds until another one
