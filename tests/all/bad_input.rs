@@ -384,6 +384,69 @@ async fn random_bytes_as_a_body_are_refused() {
     deployment.check().await;
 }
 
+/// A request to an operation that the document has, with one thing wrong about it: method, path, headers, body.
+fn malformed(
+    operations: &[(String, String)],
+    random: &mut SmallRng,
+) -> (String, String, Vec<(&'static str, String)>, Vec<u8>) {
+    let noise = |random: &mut SmallRng| -> Vec<u8> {
+        let length = random.random_range(1..60);
+        (0..length).map(|_| random.random()).collect()
+    };
+    let (method, path) = &operations[random.random_range(0..operations.len())];
+    let (mut method, mut path) = (method.clone(), path.replace("{name}", "bad").replace("{id}", "bad"));
+    let mut headers = Vec::new();
+    let mut body = if method == "POST" { b"{}".to_vec() } else { Vec::new() };
+    let escaped = |bytes: &[u8]| bytes.iter().map(|byte| format!("%{byte:02x}")).collect::<String>();
+    match random.random_range(0..if method == "POST" { 7 } else { 3 }) {
+        0 => path += &format!("?{}={}", escaped(&noise(random)), escaped(&noise(random))),
+        1 => path += &format!("/%ff{}", escaped(&noise(random))),
+        2 => method = format!("X{:X}", random.random::<u32>()),
+        3 => body = noise(random),
+        4 => {
+            let mut fields = Map::new();
+            fields
+                .insert(String::from_utf8_lossy(&noise(random)).into_owned(), json!(random.random::<f64>()));
+            body = Value::Object(fields).to_string().into_bytes();
+        }
+        5 => headers.push(("content-type", format!("text/x{}", random.random::<u32>()))),
+        _ => headers.push(("content-encoding", format!("x{}", random.random::<u32>()))),
+    }
+    (method, path, headers, body)
+}
+
+#[tokio::test]
+async fn ten_thousand_malformed_requests_get_4xx() {
+    let deployment = Untouched::start().await;
+    let api = deployment.server.api();
+    let document = api.get("/openapi.json").await.ok();
+    let operations: Vec<(String, String)> = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, item)| {
+            item.as_object().unwrap().keys().map(|method| (method.to_uppercase(), path.clone()))
+        })
+        .collect();
+    assert!(operations.len() > 35);
+    let clients = (0..8).map(|seed| {
+        let (api, operations) = (Api::new(api.address()), &operations);
+        async move {
+            let mut random = SmallRng::seed_from_u64(seed);
+            for _ in 0..1250 {
+                let (method, path, headers, body) = malformed(operations, &mut random);
+                let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                let answer = api.send(&method, &path, &headers, &body).await;
+                let what = || format!("{method} {path} {headers:?} {}", String::from_utf8_lossy(&body));
+                assert!((400..500).contains(&answer.status), "{}: {}", what(), answer.text());
+                answer.problem(answer.status, &answer.code());
+            }
+        }
+    });
+    futures_util::future::join_all(clients).await;
+    deployment.check().await;
+}
+
 #[tokio::test]
 async fn a_body_of_another_content_type_is_refused() {
     let deployment = Untouched::start().await;
