@@ -1,16 +1,17 @@
 //! The authentication layer: which key a request carries, and what it may do.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use axum::extract::MatchedPath;
+use axum::extract::{MatchedPath, Request};
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, HeaderName, Method, Request};
+use axum::http::{HeaderMap, HeaderName, Method};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::Either;
-use tower::{Layer, Service};
+use tower::layer::layer_fn;
+use tower::{Layer, Service, service_fn};
 
 use super::problem::{Kind, Problem};
 use crate::access::{Key, KeyRing, Scope};
@@ -19,40 +20,35 @@ use crate::domain::Name;
 /// Where browsers say whose page had them send a request.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Which scope a request needs.
-fn needed(method: &Method, path: &str) -> Scope {
+/// Which scope a request needs; any key may ask what it may do.
+fn needed(method: &Method, path: &str) -> Option<Scope> {
     match *method {
-        Method::GET | Method::HEAD => Scope::Read,
-        Method::DELETE => Scope::Admin,
-        _ if path.starts_with("/v1/members") => Scope::Admin,
-        _ => Scope::Lock,
+        Method::GET | Method::HEAD => (path != "/v1/key").then_some(Scope::Read),
+        Method::DELETE => Some(Scope::Admin),
+        _ if path.starts_with("/v1/members") => Some(Scope::Admin),
+        _ => Some(Scope::Lock),
     }
 }
 
+fn forbidden(detail: impl Into<Cow<'static, str>>) -> Problem {
+    Problem::new(Kind::Forbidden, detail)
+}
+
 fn allow(key: &Key, scope: Scope) -> Result<(), Problem> {
-    match key.has(scope) {
-        true => Ok(()),
-        false => Err(Problem::new(Kind::Forbidden, format!("The key lacks the scope {}.", scope.name()))),
-    }
+    let lacks = || forbidden(format!("The key lacks the scope {}.", scope.name()));
+    key.has(scope).then_some(()).ok_or_else(lacks)
 }
 
 /// Whether `key` may touch `name`.
 pub(super) fn permit(key: &Key, name: &Name) -> Result<(), Problem> {
-    match key.covers(name.as_str()) {
-        true => Ok(()),
-        false => Err(Problem::new(Kind::Forbidden, format!("The key may not touch the name {name}."))),
-    }
+    let strange = || forbidden(format!("The key may not touch the name {name}."));
+    key.covers(name.as_str()).then_some(()).ok_or_else(strange)
 }
 
 /// Whether `key` may list all names that begin with `prefix`.
 pub(super) fn permit_listing(key: &Key, prefix: &str) -> Result<(), Problem> {
-    match key.covers(prefix) {
-        true => Ok(()),
-        false => Err(Problem::new(
-            Kind::Forbidden,
-            "The key may list only with a prefix that begins with one of its own.",
-        )),
-    }
+    let strange = || forbidden("The key may list only with a prefix that begins with one of its own.");
+    key.covers(prefix).then_some(()).ok_or_else(strange)
 }
 
 /// The key that a request carries.
@@ -77,68 +73,40 @@ fn authenticate(keys: &KeyRing, headers: &HeaderMap) -> Result<Arc<Key>, Problem
 
 /// Lets a request in, to the routes below `/v1`, if its key has the scope of the method. The extractors find the
 /// key among the extensions, and check the names.
-#[derive(Clone)]
-pub(super) struct AuthLayer(pub(super) Option<Arc<KeyRing>>);
-
-impl<S> Layer<S> for AuthLayer {
-    type Service = Auth<S>;
-
-    fn layer(&self, inner: S) -> Auth<S> {
-        Auth { inner, keys: self.0.clone() }
+fn admit(keys: Option<&KeyRing>, request: &mut Request) -> Result<(), Problem> {
+    let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let scope = needed(request.method(), path);
+    if let Some(keys) = keys.filter(|_| path.starts_with("/v1/")) {
+        let key = authenticate(keys, request.headers())?;
+        scope.map_or(Ok(()), |scope| allow(&key, scope))?;
+        request.extensions_mut().insert(key);
+        return Ok(());
     }
+    // A page of any site can have its visitors' browsers send this to servers that only they reach.
+    let site = request.headers().get(SEC_FETCH_SITE);
+    let is_safe = matches!(scope, None | Some(Scope::Read)) || site.is_none_or(|site| site != "cross-site");
+    if is_safe { Ok(()) } else { Err(Problem::of_another_site()) }
 }
 
-/// See [`AuthLayer`].
-#[derive(Clone)]
-pub(super) struct Auth<S> {
-    inner: S,
+/// Answers in place of the routes where a request is not let in.
+pub(super) fn authentication<S>(
     keys: Option<Arc<KeyRing>>,
-}
-
-impl<S> Auth<S> {
-    fn admit<B>(&self, request: &mut Request<B>) -> Result<(), Problem> {
-        let path = request.extensions().get::<MatchedPath>();
-        let scope = needed(request.method(), path.map_or("", MatchedPath::as_str));
-        let asks_for_keys = path.is_some_and(|path| path.as_str().starts_with("/v1/"));
-        match &self.keys {
-            Some(keys) if asks_for_keys => {
-                let key = authenticate(keys, request.headers())?;
-                // Any key may ask what it may do.
-                if path.is_none_or(|path| path.as_str() != "/v1/key") {
-                    allow(&key, scope)?;
-                }
-                request.extensions_mut().insert(key);
-                Ok(())
-            }
-            // A page of any site can have its visitors' browsers send this to servers that only they reach.
-            _ if scope != Scope::Read
-                && request.headers().get(SEC_FETCH_SITE).is_some_and(|site| site == "cross-site") =>
-            {
-                Err(Problem::of_another_site())
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl<S, B> Service<Request<B>> for Auth<S>
+) -> impl Layer<
+    S,
+    Service = impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync,
+> + Clone
++ Send
++ Sync
 where
-    S: Service<Request<B>, Response = Response, Error = Infallible>,
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync,
 {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Either<S::Future, Ready<Result<Response, Infallible>>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        match self.admit(&mut request) {
-            Ok(()) => Either::Left(self.inner.call(request)),
+    layer_fn(move |mut inner: S| {
+        let keys = keys.clone();
+        service_fn(move |mut request| match admit(keys.as_deref(), &mut request) {
+            Ok(()) => Either::Left(inner.call(request)),
             Err(problem) => Either::Right(ready(Ok(problem.into_response()))),
-        }
-    }
+        })
+    })
 }
 
 #[cfg(test)]

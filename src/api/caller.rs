@@ -1,4 +1,4 @@
-//! Who asks: the key that let the request in, and the id of the request.
+//! Who asks: the key that let the request in, the id of the request, the connection.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -7,21 +7,24 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use tower_http::request_id::RequestId;
 
+use super::peer::UserTimeout;
 use crate::access::Key;
 use crate::domain::{Name, Primitive, Reason};
 use crate::telemetry::audit;
 
-/// The caller's key, where keys are asked for, and the id of the request.
+/// The caller's key, where keys are asked for, the id of the request, and the connection where there is one.
 pub struct Caller {
     pub(super) key: Option<Arc<Key>>,
-    request_id: String,
+    pub(super) request_id: String,
+    pub(super) user_timeout: Option<UserTimeout>,
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self { key: parts.extensions.get().cloned(), request_id: request_id(parts) })
+        let (key, user_timeout) = (parts.extensions.get().cloned(), parts.extensions.get().cloned());
+        Ok(Self { key, request_id: request_id(parts), user_timeout })
     }
 }
 

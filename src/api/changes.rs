@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use super::caller::Caller;
-use super::fields::{Given, digits, optional, some, within};
+use super::fields::{Given, digits, optional, within};
 use super::heartbeat::Heartbeats;
 use super::problem::{Kind, Problem};
 use super::request::{Answer, Asked, Json};
@@ -26,7 +26,6 @@ const REVISION_LEN_MAX: usize = 256;
 #[garde(context(Limits as limits))]
 pub struct Since {
     /// Answer as soon as the revision differs from this one, or after `wait_ms`. Opaque: any text but the current revision counts as different.
-    #[serde(default, deserialize_with = "some")]
     #[garde(dive, custom(revision))]
     #[param(value_type = Option<String>, max_length = 256, example = "65bfeda25e000-0")]
     after: Option<Given<String>>,
@@ -87,7 +86,6 @@ pub async fn observe<V: Serialize>(
 #[garde(context(Limits))]
 pub struct Force {
     /// Why, for the server's log. One line.
-    #[serde(default, deserialize_with = "some")]
     #[garde(dive)]
     #[param(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]+$", example = "its host is gone")]
     pub(super) reason: Option<Given<Reason>>,
@@ -107,7 +105,6 @@ pub struct ForcePermits {
     #[param(value_type = Option<i64>, minimum = 1, maximum = 9_007_199_254_740_991_u64, example = 1_790_000_000_000_000_u64)]
     pub(super) fencing_token: Option<Given<Token>>,
     /// Why, for the server's log. One line.
-    #[serde(default, deserialize_with = "some")]
     #[garde(dive)]
     #[param(value_type = Option<String>, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]+$", example = "its host is gone")]
     pub(super) reason: Option<Given<Reason>>,

@@ -12,8 +12,7 @@ use super::document::{ElectionProblems, LeaseProblems, NodeProblems, StreamProbl
 use super::fields::{Given, optional};
 use super::heartbeat::Heartbeats;
 use super::leases::{self, Extend, Release, acquisition, lease_answer, lease_example};
-use super::lists::{Cursor, ListQuery};
-use super::peer::Peer;
+use super::lists::{self, ListQuery};
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
@@ -105,13 +104,17 @@ pub struct Proclaim {
 
 impl Asked for Proclaim {}
 
+fn example() -> serde_json::Value {
+    json!({
+        "name": "scheduler", "leader": "host-2", "value": "10.0.0.2:7000", "term": 1_790_000_000_000_000_u64,
+        "remaining_ms": 8000, "revision": "65bfeda25e000-0", "waiters": 1,
+        "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
+    })
+}
+
 /// An election as everyone may see it.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
-    "name": "scheduler", "leader": "host-2", "value": "10.0.0.2:7000", "term": 1_790_000_000_000_000_u64,
-    "remaining_ms": 8000, "revision": "65bfeda25e000-0", "waiters": 1,
-    "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
-}))]
+#[schema(example = json!(example()))]
 pub struct ElectionState {
     /// The election.
     #[schema(value_type = String, example = "scheduler")]
@@ -153,14 +156,7 @@ impl ElectionState {
 
 /// A page of elections.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
-    "elections": [{
-        "name": "scheduler", "leader": "host-2", "value": "10.0.0.2:7000", "term": 1_790_000_000_000_000_u64,
-        "remaining_ms": 8000, "revision": "65bfeda25e000-0", "waiters": 1,
-        "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
-    }],
-    "next_cursor": "7363686564756c6572",
-}))]
+#[schema(example = json!({"elections": [example()], "next_cursor": "7363686564756c6572"}))]
 pub struct ElectionList {
     /// The elections, by name.
     elections: Vec<ElectionState>,
@@ -259,11 +255,8 @@ pub async fn observe_election(
 #[utoipa::path(get, path = "/v1/elections", params(ListQuery),
     responses((status = 200, description = "A page of elections.", body = ElectionList), NodeProblems))]
 pub async fn list_elections(app: Context, Query(asked): Query<ListQuery>) -> Answer<ElectionList> {
-    let page = app.service.list(Resource::Election, asked.prefix(), asked.after(), asked.limit()).await?;
-    Ok(Json(ElectionList {
-        elections: page.held.into_iter().map(|(name, view)| ElectionState::new(name, view)).collect(),
-        next_cursor: page.next_after.as_deref().map(Cursor::text),
-    }))
+    let (elections, next_cursor) = lists::page(&app, Resource::Election, &asked, ElectionState::new).await?;
+    Ok(Json(ElectionList { elections, next_cursor }))
 }
 
 /// Force a leader to resign.
@@ -292,10 +285,10 @@ pub async fn force_resign(
     extensions(("x-events" = json!(stream::hold_events_doc("Leadership")))))]
 pub async fn hold_election(
     app: Context,
-    peer: Peer,
+    caller: Caller,
     Named(name): Named,
     Json(asked): Json<Campaign>,
 ) -> Result<Response, Problem> {
     let options = asked.read(&app.limits)?;
-    leases::hold(&app, peer, Target::Election(name.clone()), options, show(name)).await
+    leases::hold(&app, caller, Target::Election(name.clone()), options, show(name)).await
 }

@@ -11,7 +11,6 @@ use std::ops::RangeInclusive;
 
 use garde::Validate;
 use serde::Deserialize;
-use serde::de::value::MapDeserializer;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::problem::{FieldError, Kind, Problem};
@@ -229,11 +228,6 @@ impl<'de, T: Field> Visitor<'de> for GivenVisitor<T> {
     }
 }
 
-/// For serde, of a text in a query: what is there is no `Option` yet.
-pub fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
-}
-
 /// For serde, of an integer in a query, where all is text: as JSON writes it, without a sign or leading zeros.
 pub fn digits<'de, D: Deserializer<'de>, T: Field>(deserializer: D) -> Result<Option<Given<T>>, D::Error> {
     let text = Cow::<str>::deserialize(deserializer)?;
@@ -296,8 +290,7 @@ pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
 
 /// A request made of a query string.
 pub fn from_query<T: DeserializeOwned>(query: Option<&str>) -> Result<T, Problem> {
-    let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-    let read = T::deserialize(MapDeserializer::<_, serde::de::value::Error>::new(pairs));
+    let read: Result<T, serde_urlencoded::de::Error> = serde_urlencoded::from_str(query.unwrap_or_default());
     read.map_err(|error| Problem::invalid(vec![explain("", &error.to_string(), "query parameter")]))
 }
 

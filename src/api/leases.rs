@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 
+use super::caller::Caller;
 use super::fields::{self, Given, within};
 use super::heartbeat::Heartbeats;
-use super::peer::Peer;
 use super::problem::{Kind, Problem};
 use super::request::{Answer, Asked, Json};
 use super::state::{AppState, Limits};
@@ -297,15 +297,15 @@ pub async fn acquire<V: Serialize>(
 /// A lease bound to the connection. Without waiting, a refusal is the plain 409.
 pub async fn hold<V: Serialize + 'static>(
     app: &AppState,
-    peer: Peer,
+    caller: Caller,
     target: Target,
     options: AcquireOptions,
     show: impl Show<V>,
 ) -> Result<Response, Problem> {
     let slot = app.streams.open(Some(target.primitive()))?;
     let ttl = Duration::from_millis(options.ttl_ms);
-    peer.holds_for(ttl);
-    let render = stream::held_events(app, peer.request_id, show);
+    caller.user_timeout.iter().for_each(|timeout| timeout.lower_to(ttl));
+    let render = stream::held_events(app, caller.request_id, show);
     if options.wait_ms > 0 {
         return Ok(stream::held(app, slot, ttl, app.service.hold(target, options), render));
     }

@@ -1,16 +1,17 @@
-//! Which part of a list is asked for: the same for all lists of names.
+//! A page of a list: the same for all lists of names.
 
 use garde::Validate;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::auth::permit_listing;
-use super::fields::{Field, Given, digits, some, within};
+use super::fields::{Field, Given, digits, within};
 use super::problem::Problem;
 use super::request::Asked;
-use super::state::Limits;
+use super::state::{AppState, Limits};
 use crate::access::Key;
 use crate::domain::{Invalid, Name};
+use crate::service::{Resource, View};
 
 /// How many entries a page has where nobody says.
 const LIMIT_DEFAULT: usize = 100;
@@ -22,7 +23,6 @@ const LIMIT_DEFAULT: usize = 100;
 #[garde(context(Limits))]
 pub struct ListQuery {
     /// Only names that begin with this.
-    #[serde(deserialize_with = "some")]
     #[garde(dive)]
     #[param(value_type = Option<String>, max_length = 200, pattern = "^[A-Za-z0-9._~:@-]*$", example = "orders:")]
     prefix: Option<Given<Prefix>>,
@@ -32,33 +32,20 @@ pub struct ListQuery {
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 100, example = 100)]
     limit: Option<Given<u64>>,
     /// `next_cursor` of the previous page, with the same prefix.
-    #[serde(deserialize_with = "some")]
     #[garde(dive)]
     #[param(value_type = Option<String>, pattern = "^(2[de]|3[0-9a]|4[0-9a-f]|5[0-9af]|6[1-9a-f]|7[0-9ae]){1,200}$", example = "6f72646572733a3432")]
     cursor: Option<Given<Cursor>>,
 }
 
-impl ListQuery {
-    /// What the names begin with.
-    pub fn prefix(&self) -> &str {
-        self.prefix.as_ref().and_then(Given::get).map_or("", Prefix::as_str)
-    }
-
-    /// After which name the page begins.
-    pub fn after(&self) -> Option<&str> {
-        self.cursor.as_ref().and_then(Given::get).map(|cursor| cursor.0.as_str())
-    }
-
-    /// How many names the page has at most.
-    pub fn limit(&self) -> usize {
-        limit(self.limit.as_ref())
+impl Asked for ListQuery {
+    fn permit(&self, key: &Key) -> Result<(), Problem> {
+        permit_listing(key, prefix(self.prefix.as_ref()))
     }
 }
 
-impl Asked for ListQuery {
-    fn permit(&self, key: &Key) -> Result<(), Problem> {
-        permit_listing(key, self.prefix())
-    }
+/// What the names of a page begin with.
+pub fn prefix(given: Option<&Given<Prefix>>) -> &str {
+    given.and_then(Given::get).map_or("", |prefix| prefix.0.as_str())
 }
 
 /// How many entries a page has at most.
@@ -66,16 +53,23 @@ pub fn limit(given: Option<&Given<u64>>) -> usize {
     given.and_then(Given::get).map_or(LIMIT_DEFAULT, |&limit| limit as usize)
 }
 
+/// What is held of a resource, page by page: as `show` has it, and the cursor of the next page.
+pub async fn page<V>(
+    app: &AppState,
+    resource: Resource,
+    asked: &ListQuery,
+    show: impl Fn(Name, View) -> V,
+) -> Result<(Vec<V>, Option<String>), Problem> {
+    let after = asked.cursor.as_ref().and_then(Given::get).map(|cursor| cursor.0.as_str());
+    let (prefix, limit) = (prefix(asked.prefix.as_ref()), limit(asked.limit.as_ref()));
+    let page = app.service.list(resource, prefix, after, limit).await?;
+    let shown = page.held.into_iter().map(|(name, view)| show(name, view)).collect();
+    Ok((shown, page.next_after.as_deref().map(Cursor::text)))
+}
+
 /// The beginning of names.
 #[derive(Debug)]
 pub struct Prefix(String);
-
-impl Prefix {
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 impl Field for Prefix {
     const WANTED: &'static str = "must be a string";
@@ -94,7 +88,7 @@ pub struct Cursor(String);
 
 impl Cursor {
     /// As callers get it.
-    pub fn text(after: &str) -> String {
+    fn text(after: &str) -> String {
         hex::encode(after)
     }
 }

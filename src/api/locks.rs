@@ -11,8 +11,7 @@ use super::document::{LeaseProblems, LockProblems, NodeProblems, StreamProblems}
 use super::fields::{Given, optional};
 use super::heartbeat::Heartbeats;
 use super::leases::{self, Extend, Release, lease_answer, lease_example, owned_acquisition};
-use super::lists::{Cursor, ListQuery};
-use super::peer::Peer;
+use super::lists::{self, ListQuery};
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
@@ -69,13 +68,17 @@ impl Asked for AcquireLock {
     }
 }
 
+fn example() -> serde_json::Value {
+    json!({
+        "name": "orders:42", "held": true, "mode": "exclusive", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64,
+        "remaining_ms": 12_345, "acquired_at": "2026-09-21T14:13:20.000Z", "revision": "65bfeda25e000-0", "waiters": 2,
+        "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
+    })
+}
+
 /// A lock as everyone may see it.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
-    "name": "orders:42", "held": true, "mode": "exclusive", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64,
-    "remaining_ms": 12_345, "acquired_at": "2026-09-21T14:13:20.000Z", "revision": "65bfeda25e000-0", "waiters": 2,
-    "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
-}))]
+#[schema(example = json!(example()))]
 pub struct LockState {
     /// The lock.
     #[schema(value_type = String, example = "orders:42")]
@@ -153,14 +156,7 @@ impl LockState {
 
 /// A page of locks.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
-    "locks": [{
-        "name": "orders:42", "held": true, "mode": "exclusive", "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64,
-        "remaining_ms": 12_345, "acquired_at": "2026-09-21T14:13:20.000Z", "revision": "65bfeda25e000-0", "waiters": 2,
-        "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
-    }],
-    "next_cursor": "6f72646572733a3432",
-}))]
+#[schema(example = json!({"locks": [example()], "next_cursor": "6f72646572733a3432"}))]
 pub struct LockList {
     /// The locks, by name.
     locks: Vec<LockState>,
@@ -237,11 +233,8 @@ pub async fn observe_lock(app: Context, Named(name): Named, _: Query<Nothing>) -
 #[utoipa::path(get, path = "/v1/locks", params(ListQuery),
     responses((status = 200, description = "A page of locks.", body = LockList), NodeProblems))]
 pub async fn list_locks(app: Context, Query(asked): Query<ListQuery>) -> Answer<LockList> {
-    let page = app.service.list(Resource::Lock, asked.prefix(), asked.after(), asked.limit()).await?;
-    Ok(Json(LockList {
-        locks: page.held.into_iter().map(|(name, view)| LockState::new(name, view)).collect(),
-        next_cursor: page.next_after.as_deref().map(Cursor::text),
-    }))
+    let (locks, next_cursor) = lists::page(&app, Resource::Lock, &asked, LockState::new).await?;
+    Ok(Json(LockList { locks, next_cursor }))
 }
 
 /// Force the release of a lock.
@@ -270,10 +263,10 @@ pub async fn force_release_lock(
     extensions(("x-events" = json!(stream::hold_events_doc("Lease")))))]
 pub async fn hold_lock(
     app: Context,
-    peer: Peer,
+    caller: Caller,
     Named(name): Named,
     Json(asked): Json<AcquireLock>,
 ) -> Result<Response, Problem> {
     let options = asked.lock_options(&app.limits)?;
-    leases::hold(&app, peer, Target::Lock(name.clone()), options, show(name)).await
+    leases::hold(&app, caller, Target::Lock(name.clone()), options, show(name)).await
 }

@@ -5,9 +5,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
@@ -16,7 +14,8 @@ use axum::response::{IntoResponse, Response};
 use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 use tokio::time::Instant;
-use tower::{Layer, Service};
+use tower::layer::layer_fn;
+use tower::{Layer, Service, service_fn};
 use tower_http::request_id::RequestId;
 use tracing::Span;
 
@@ -100,10 +99,6 @@ pub(super) fn span(request: &Request) -> Span {
     trace::request_span(label(request.method()), route, id.unwrap_or_default(), &header)
 }
 
-/// Counts, times and logs every request.
-#[derive(Clone, Default)]
-pub(super) struct ObserveLayer(Arc<Routes>);
-
 /// By template; made when first asked for, and there are no more templates than routes.
 #[derive(Default)]
 struct Routes(RwLock<HashMap<String, Arc<Route>>>);
@@ -119,63 +114,29 @@ impl Routes {
     }
 }
 
-impl<S> Layer<S> for ObserveLayer {
-    type Service = Observe<S>;
-
-    fn layer(&self, inner: S) -> Observe<S> {
-        Observe { inner, routes: Arc::clone(&self.0) }
-    }
-}
-
-/// See [`ObserveLayer`].
-#[derive(Clone)]
-pub(super) struct Observe<S> {
-    inner: S,
-    routes: Arc<Routes>,
-}
-
-impl<S, A> Service<Request> for Observe<S>
+/// Counts, times and logs every request, and writes its problem out.
+pub(super) fn observe<S, A>() -> impl Layer<
+    S,
+    Service = impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync,
+> + Clone
++ Send
++ Sync
 where
-    S: Service<Request, Response = A, Error = Infallible, Future: Unpin>,
+    S: Service<Request, Response = A, Error = Infallible, Future: Send> + Clone + Send + Sync,
     A: IntoResponse,
 {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Observed<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request) -> Observed<S::Future> {
-        let route = self.routes.of(request.extensions().get::<MatchedPath>());
-        let method = label(request.method());
-        let id = request.extensions().get::<RequestId>().map(|id| id.header_value().clone());
-        let id = id.unwrap_or(HeaderValue::from_static(""));
-        let span = Span::current();
-        let asked = Asked { route, method, id, started: Instant::now(), span, answered: false };
-        Observed { answer: self.inner.call(request), asked }
-    }
-}
-
-/// A request being answered.
-pub(super) struct Observed<F> {
-    answer: F,
-    asked: Asked,
-}
-
-impl<F, A> Future for Observed<F>
-where
-    F: Future<Output = Result<A, Infallible>> + Unpin,
-    A: IntoResponse,
-{
-    type Output = Result<Response, Infallible>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let Ok(answer) = ready!(Pin::new(&mut this.answer).poll(cx));
-        Poll::Ready(Ok(this.asked.finish(answer.into_response())))
-    }
+    let routes = Arc::new(Routes::default());
+    layer_fn(move |mut inner: S| {
+        let routes = Arc::clone(&routes);
+        service_fn(move |request: Request| {
+            let mut asked = Asked::new(&routes, &request);
+            let answer = inner.call(request);
+            async move {
+                let Ok(answer) = answer.await;
+                Ok(asked.finish(answer.into_response()))
+            }
+        })
+    })
 }
 
 /// What is known of a request until it is answered, or its client has left.
@@ -190,6 +151,20 @@ struct Asked {
 }
 
 impl Asked {
+    fn new(routes: &Routes, request: &Request) -> Self {
+        let extensions = request.extensions();
+        let route = routes.of(extensions.get::<MatchedPath>());
+        let id = extensions.get::<RequestId>().map(|id| id.header_value().clone());
+        Self {
+            route,
+            method: label(request.method()),
+            id: id.unwrap_or(HeaderValue::from_static("")),
+            started: Instant::now(),
+            span: Span::current(),
+            answered: false,
+        }
+    }
+
     fn finish(&mut self, mut response: Response) -> Response {
         self.answered = true;
         let status = response.status();

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream, Bytes, HttpBody as _};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt as _;
 use garde::Validate;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -28,7 +28,7 @@ use crate::telemetry::{Refusal, metrics};
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// How many bytes of a body that is too long are read before it is refused.
-const READ_PAST_MAX: u64 = 4 << 20;
+const READ_PAST_MAX: usize = 4 << 20;
 
 /// A request: of which fields it is made and how they are checked.
 pub trait Asked: DeserializeOwned + Validate<Context = Limits> + Send {
@@ -159,28 +159,33 @@ fn take_idempotency_key(headers: &HeaderMap, in_body: &mut Option<Given<RequestI
 /// The whole body, if it is JSON or empty, not too long, and in time.
 async fn read_body(
     headers: &HeaderMap,
-    body: Body,
+    mut body: Body,
     bytes_max: usize,
     patience: Duration,
 ) -> Result<Bytes, Problem> {
     let announced = body.size_hint().lower();
-    let mut chunks = body.into_data_stream();
-    // tokio arms this timer only if the body has not arrived with the head.
-    let read = match timeout(patience, collect(&mut chunks, announced, bytes_max)).await {
-        Ok(read) => read?,
-        Err(_) => {
+    let read = match announced <= bytes_max as u64 {
+        // tokio arms this timer only if the body has not arrived with the head.
+        true => Some(timeout(patience, Limited::new(&mut body, bytes_max).collect()).await),
+        false => None,
+    };
+    let body = match read {
+        Some(Ok(Ok(body))) => body.to_bytes(),
+        Some(Ok(Err(cause))) if !cause.is::<LengthLimitError>() => return Err(Problem::broken_body()),
+        Some(Err(_)) => {
             metrics().refused(Refusal::BodyTimeout);
             return Err(Problem::broken_body());
         }
-    };
-    let Some(body) = read else {
-        // A client that asked first waits for this answer. One that is still sending would see its connection
-        // reset instead, so some of what it sends is read.
-        if !headers.contains_key(EXPECT) && announced <= READ_PAST_MAX {
-            let _ = timeout(patience, read_past(chunks)).await;
+        _ => {
+            // A client that asked first waits for this answer. One that is still sending would see its connection
+            // reset instead, so some of what it sends is read.
+            if !headers.contains_key(EXPECT) && announced <= READ_PAST_MAX as u64 {
+                let mut rest = Limited::new(body, READ_PAST_MAX);
+                let _ = timeout(patience, async { while let Some(Ok(_)) = rest.frame().await {} }).await;
+            }
+            let detail = format!("A body may have at most {bytes_max} bytes.");
+            return Err(Problem::new(Kind::PayloadTooLarge, detail));
         }
-        let detail = format!("A body may have at most {bytes_max} bytes.");
-        return Err(Problem::new(Kind::PayloadTooLarge, detail));
     };
     if body.is_empty() {
         return Ok(body);
@@ -194,37 +199,6 @@ async fn read_body(
         return Err(Problem::from(Kind::UnsupportedMediaType));
     }
     Ok(body)
-}
-
-/// The body, or `None` if it is too long.
-async fn collect(
-    chunks: &mut BodyDataStream,
-    announced: u64,
-    bytes_max: usize,
-) -> Result<Option<Bytes>, Problem> {
-    if announced > bytes_max as u64 {
-        return Ok(None);
-    }
-    let mut body = Bytes::new();
-    while let Some(chunk) = chunks.next().await {
-        let Ok(chunk) = chunk else { return Err(Problem::broken_body()) };
-        if body.len() + chunk.len() > bytes_max {
-            return Ok(None);
-        }
-        // Nearly every body comes in one piece, which is then not copied.
-        body = if body.is_empty() { chunk } else { [body, chunk].concat().into() };
-    }
-    Ok(Some(body))
-}
-
-async fn read_past(mut rest: BodyDataStream) {
-    let mut passed = 0;
-    while let Some(Ok(chunk)) = rest.next().await {
-        passed += chunk.len() as u64;
-        if passed > READ_PAST_MAX {
-            return;
-        }
-    }
 }
 
 /// Whether nothing was done to the body; some clients say so.

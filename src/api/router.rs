@@ -17,14 +17,13 @@ use tower_http::trace::TraceLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::AuthLayer;
-use super::observe::{self, ObserveLayer};
 use super::problem::{Kind, Problem};
 use super::request_id::{self, NewRequestId};
 use super::slots::Streams;
 use super::state::{App, AppState, Limits, Shared};
 use super::{
-    batches, console, document, elections, fencing, locks, members, multilocks, semaphores, service, waiters,
+    auth, batches, console, document, elections, fencing, locks, members, multilocks, observe, semaphores,
+    service, waiters,
 };
 use crate::access::KeyRing;
 
@@ -127,9 +126,9 @@ fn layered<S: Clone + Send + Sync + 'static>(routes: Router<S>, keys: Option<Arc
         .propagate_x_request_id()
         .sensitive_request_headers([AUTHORIZATION].into())
         .layer(trace)
-        .layer(ObserveLayer::default())
+        .layer(observe::observe())
         .layer(CatchPanicLayer::custom(|_| Problem::from(Kind::Internal).into_response()))
-        .layer(AuthLayer(keys));
+        .layer(auth::authentication(keys));
     routes
         .fallback(async || Problem::from(Kind::NotFound))
         .method_not_allowed_fallback(async || Problem::from(Kind::MethodNotAllowed))

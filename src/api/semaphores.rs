@@ -11,8 +11,7 @@ use super::document::{LeaseProblems, NodeProblems, SemaphoreProblems, StreamProb
 use super::fields::{Given, optional, within};
 use super::heartbeat::Heartbeats;
 use super::leases::{self, Extend, Release, lease_answer, lease_example, owned_acquisition};
-use super::lists::{Cursor, ListQuery};
-use super::peer::Peer;
+use super::lists::{self, ListQuery};
 use super::problem::Problem;
 use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
@@ -97,14 +96,18 @@ impl AcquireSemaphore {
     }
 }
 
+fn example() -> serde_json::Value {
+    json!({
+        "name": "mailer", "in_use": 2,
+        "holders": [{"slots": [3, 7], "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345}],
+        "revision": "9f86d081884c7d659a2feaa0", "waiters": 0,
+        "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
+    })
+}
+
 /// A semaphore as everyone may see it.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
-    "name": "mailer", "in_use": 2,
-    "holders": [{"slots": [3, 7], "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345}],
-    "revision": "9f86d081884c7d659a2feaa0", "waiters": 0,
-    "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
-}))]
+#[schema(example = json!(example()))]
 pub struct SemaphoreState {
     /// The semaphore.
     #[schema(value_type = String, example = "mailer")]
@@ -125,23 +128,15 @@ impl SemaphoreState {
     fn new(name: Name, view: View) -> Self {
         let in_use = view.in_use();
         let View { holders, revision, waiters, nodes, .. } = view;
-        let shown = holders.into_iter().map(|holder| HolderView::new(Primitive::Semaphore, holder));
-        let (holders, waiters, nodes) = (shown.collect(), waiters as u64, nodes.into());
+        let holders = HolderView::all(Primitive::Semaphore, holders);
+        let (waiters, nodes) = (waiters as u64, nodes.into());
         Self { name, in_use, holders, revision, waiters, nodes }
     }
 }
 
 /// A page of semaphores.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
-    "semaphores": [{
-        "name": "mailer", "in_use": 2,
-        "holders": [{"slots": [3, 7], "owner": "worker-7", "fencing_token": 1_790_000_000_000_000_u64, "remaining_ms": 12_345}],
-        "revision": "9f86d081884c7d659a2feaa0", "waiters": 0,
-        "nodes": {"total": 3, "quorum": 2, "granted": 0, "held": 3, "failed": 0},
-    }],
-    "next_cursor": "6d61696c6572",
-}))]
+#[schema(example = json!({"semaphores": [example()], "next_cursor": "6d61696c6572"}))]
 pub struct SemaphoreList {
     /// The semaphores, by name.
     semaphores: Vec<SemaphoreState>,
@@ -229,11 +224,9 @@ pub async fn observe_semaphore(
 #[utoipa::path(get, path = "/v1/semaphores", params(ListQuery),
     responses((status = 200, description = "A page of semaphores.", body = SemaphoreList), NodeProblems))]
 pub async fn list_semaphores(app: Context, Query(asked): Query<ListQuery>) -> Answer<SemaphoreList> {
-    let page = app.service.list(Resource::Semaphore, asked.prefix(), asked.after(), asked.limit()).await?;
-    Ok(Json(SemaphoreList {
-        semaphores: page.held.into_iter().map(|(name, view)| SemaphoreState::new(name, view)).collect(),
-        next_cursor: page.next_after.as_deref().map(Cursor::text),
-    }))
+    let (semaphores, next_cursor) =
+        lists::page(&app, Resource::Semaphore, &asked, SemaphoreState::new).await?;
+    Ok(Json(SemaphoreList { semaphores, next_cursor }))
 }
 
 /// Force the release of permits.
@@ -262,12 +255,12 @@ pub async fn force_release_semaphore(
     extensions(("x-events" = json!(stream::hold_events_doc("SemaphoreLease")))))]
 pub async fn hold_semaphore(
     app: Context,
-    peer: Peer,
+    caller: Caller,
     Named(name): Named,
     Json(asked): Json<AcquireSemaphore>,
 ) -> Result<Response, Problem> {
     let (target, options) = asked.read(name.clone(), &app.limits)?;
-    leases::hold(&app, peer, target, options, show(name)).await
+    leases::hold(&app, caller, target, options, show(name)).await
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::mpsc;
-use tower_http::request_id::RequestId;
 use utoipa::{PartialSchema as _, ToSchema};
 
 use super::problem::Problem;
@@ -87,20 +86,19 @@ fn problem(name: &str, problem: &Problem, request_id: &str) -> Event {
 /// How the events of a held lease are written.
 pub(super) fn held_events<V: Serialize + 'static, S: Show<V>>(
     app: &AppState,
-    request_id: RequestId,
+    request_id: String,
     show: S,
 ) -> impl FnMut(HoldEvent) -> Event + Send + use<V, S> {
     let app = AppState::clone(app);
     let mut number = 0_u64;
     move |held| {
-        let id = request_id.header_value().to_str().unwrap_or_default();
         number += 1;
         let event = match held {
             HoldEvent::Waiting { position } => event("waiting", &WaitingEvent { position }),
             HoldEvent::Acquired(lease) => event("acquired", &show(&lease, app.wall_ms())),
             HoldEvent::Extended(lease) => event("extended", &show(&lease, app.wall_ms())),
-            HoldEvent::Denied(error) => problem("denied", &error.into(), id),
-            HoldEvent::Lost(why) => problem("lost", &why.into(), id),
+            HoldEvent::Denied(error) => problem("denied", &error.into(), &request_id),
+            HoldEvent::Lost(why) => problem("lost", &why.into(), &request_id),
             HoldEvent::Released { reason } => event("released", &ReleasedEvent { reason }),
         };
         event.id(number.to_string())

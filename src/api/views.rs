@@ -70,11 +70,10 @@ pub struct HolderView {
 }
 
 impl HolderView {
-    /// The view of a `holder` of a `primitive`.
-    pub fn new(primitive: Primitive, holder: Holder) -> Self {
-        let Holder { token, remaining_ms, note, slots } = holder;
+    /// The views of the `holders` of a `primitive`.
+    pub fn all(primitive: Primitive, holders: Vec<Holder>) -> Vec<Self> {
         let elected = primitive == Primitive::Election;
-        Self {
+        let view = |Holder { token, remaining_ms, note, slots }| Self {
             slots,
             owner: note.owner.filter(|_| !elected),
             metadata: note.metadata,
@@ -83,14 +82,8 @@ impl HolderView {
             value: note.value.filter(|_| elected),
             term: elected.then_some(token.get()),
             remaining_ms,
-        }
-    }
-}
-
-impl HolderView {
-    /// The views of several.
-    pub fn all(primitive: Primitive, holders: Vec<Holder>) -> Vec<Self> {
-        holders.into_iter().map(|holder| Self::new(primitive, holder)).collect()
+        };
+        holders.into_iter().map(view).collect()
     }
 }
 

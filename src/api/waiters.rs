@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::caller::Caller;
-use super::fields::{Field, Given, digits, some, within};
+use super::fields::{Field, Given, digits, within};
 use super::lists::{self, Prefix};
 use super::request::{Answer, Asked, Json, Query};
 use super::state::{Context, Limits};
@@ -80,12 +80,10 @@ pub struct WaiterList {
 #[garde(context(Limits))]
 pub struct ListWaiters {
     /// Only those who wait for a `lock`, `multilock`, `semaphore` or `election`.
-    #[serde(deserialize_with = "some")]
     #[garde(dive)]
     #[param(value_type = Option<String>, pattern = "^(lock|multilock|semaphore|election)$", example = "lock")]
     primitive: Option<Given<Primitive>>,
     /// Only those who wait for a name that begins with this.
-    #[serde(deserialize_with = "some")]
     #[garde(dive)]
     #[param(value_type = Option<String>, max_length = 200, pattern = "^[A-Za-z0-9._~:@-]*$", example = "orders:")]
     prefix: Option<Given<Prefix>>,
@@ -95,7 +93,6 @@ pub struct ListWaiters {
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 100, example = 100)]
     limit: Option<Given<u64>>,
     /// `next_cursor` of the previous page, with the same parameters.
-    #[serde(deserialize_with = "some")]
     #[garde(dive)]
     #[param(value_type = Option<String>, pattern = "^[0-9a-f]{16}$", example = "000000000000002a")]
     cursor: Option<Given<Arrival>>,
@@ -130,7 +127,7 @@ pub async fn list_waiters(
     Query(asked): Query<ListWaiters>,
 ) -> Answer<WaiterList> {
     let primitive = asked.primitive.as_ref().and_then(Given::get);
-    let prefix = asked.prefix.as_ref().and_then(Given::get).map_or("", Prefix::as_str);
+    let prefix = lists::prefix(asked.prefix.as_ref());
     let after = asked.cursor.as_ref().and_then(Given::get).map_or(0, |arrival| arrival.0);
     let limit = lists::limit(asked.limit.as_ref());
     let mut found = app.service.waiters(after, limit + 1, |visitor| {
