@@ -175,7 +175,6 @@ func TestS06_LocksInAnyOrderDoNotDeadlock(t *testing.T) {
 }
 
 func TestS07_AnExclusiveLeaseComesAfterAllSharedOnes(t *testing.T) {
-	needsField(t, "shared leases", "AcquireLock", "mode")
 	t.Parallel()
 	client, name := newClient(t, urls(t)...), newName()
 	var leases []*Lease
@@ -198,7 +197,6 @@ func TestS07_AnExclusiveLeaseComesAfterAllSharedOnes(t *testing.T) {
 }
 
 func TestS08_MaxHoldEndsALease(t *testing.T) {
-	needsField(t, "limit of holding", "AcquireLock", "max_hold_ms")
 	t.Parallel()
 	client, begun := newClient(t, urls(t)...), now()
 	lease := mustLock(t, client, newName(), TTL(2*time.Second), MaxHold(3*time.Second))

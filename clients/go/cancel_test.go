@@ -12,7 +12,6 @@ import (
 )
 
 func TestS40_ACallerWhoIsCancelledAtAnyMomentLeavesNothingBehind(t *testing.T) {
-	needsReleaseByRequest(t)
 	t.Parallel()
 	const callers, names = 200, 20
 	client, name := newClient(t, urls(t)...), newName()
@@ -36,12 +35,6 @@ func TestS40_ACallerWhoIsCancelledAtAnyMomentLeavesNothingBehind(t *testing.T) {
 	allFree(t, name, names)
 }
 
-// needsReleaseByRequest: without it a lease stays behind whose answer arrived at the very moment at which its caller left.
-func needsReleaseByRequest(t testing.TB) {
-	t.Helper()
-	needsField(t, "release by request_id", "Release", "request_id")
-}
-
 // allFree needs every name free long before its ttl: the client's own clean-up may take a second, on a busy machine
 // some more.
 func allFree(t testing.TB, name string, names int) {
@@ -53,7 +46,6 @@ func allFree(t testing.TB, name string, names int) {
 }
 
 func TestS40_AWaitThatIsOverLeavesNothingBehind(t *testing.T) {
-	needsReleaseByRequest(t)
 	t.Parallel()
 	const callers, names = 200, 20
 	client, name := newClient(t, urls(t)...), newName()

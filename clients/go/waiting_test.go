@@ -36,7 +36,6 @@ func leaseOf(t testing.TB, answer chan result) *Lease {
 }
 
 func TestS10_AWaitInPiecesKeepsItsPlace(t *testing.T) {
-	needsField(t, "place in the queue that outlives its request", "Release", "request_id")
 	t.Parallel()
 	name, proxy := newName(), newFault(t, urls(t)[0])
 	holder, first, second := newClient(t, proxy.URL), newClient(t, proxy.URL), newClient(t, proxy.URL)

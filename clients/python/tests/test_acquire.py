@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import quorate
-from conftest import Deployment, Observer, needs_field, until
+from conftest import Deployment, Observer, until
 
 
 def test_s01_a_lock_is_held_within_its_block_and_free_after_it(
@@ -120,9 +120,8 @@ def test_s06_locks_in_any_order_do_not_deadlock(urls: list[str], name: str) -> N
 
 
 def test_s07_an_exclusive_lease_comes_after_all_shared_ones(
-    client: quorate.Client, observer: Observer, urls: list[str], name: str
+    client: quorate.Client, observer: Observer, name: str
 ) -> None:
-    needs_field(urls[0], "shared leases", "AcquireLock", "mode")
     leases = [client.lock(name, shared=True, wait=0).acquire() for _ in range(3)]
     with ThreadPoolExecutor(1) as pool:
         exclusive = pool.submit(client.lock(name, wait=20).acquire)
@@ -134,8 +133,7 @@ def test_s07_an_exclusive_lease_comes_after_all_shared_ones(
         exclusive.result().release()
 
 
-def test_s08_max_hold_ends_a_lease(client: quorate.Client, urls: list[str], name: str) -> None:
-    needs_field(urls[0], "limit of holding", "AcquireLock", "max_hold_ms")
+def test_s08_max_hold_ends_a_lease(client: quorate.Client, name: str) -> None:
     begun = time.monotonic()
     with pytest.raises(quorate.LeaseLost) as lost, client.lock(name, ttl=2, max_hold=3) as lease:
         assert lease.wait_lost(20)

@@ -11,14 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import quorate
-from conftest import Observer, needs_field, until
+from conftest import Observer, until
 from fault import Fault
 from processes import line, script
-
-
-def needs_release_by_request(url: str) -> None:
-    """Without it a lease stays behind whose answer arrived at the very moment at which its caller left."""
-    needs_field(url, "release by request_id", "Release", "request_id")
 
 
 def all_free(observer: Observer, name: str) -> None:
@@ -30,8 +25,6 @@ def all_free(observer: Observer, name: str) -> None:
 def test_s40_a_task_that_is_cancelled_at_any_moment_leaves_nothing_behind(
     urls: list[str], observer: Observer, name: str
 ) -> None:
-    needs_release_by_request(urls[0])
-
     async def one(client: quorate.AsyncClient, number: int) -> None:
         async def work() -> None:
             async with client.lock(f"{name}:{number % 20}", ttl=60):
@@ -57,8 +50,6 @@ def test_s40_a_task_that_is_cancelled_at_any_moment_leaves_nothing_behind(
 def test_s40_a_wait_that_is_over_leaves_nothing_behind(
     client: quorate.Client, observer: Observer, urls: list[str], name: str
 ) -> None:
-    needs_release_by_request(urls[0])
-
     def work(number: int) -> None:
         try:
             with client.lock(f"{name}:{number % 20}", ttl=60, wait=random.uniform(0, 0.06)):

@@ -11,12 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 import quorate
-from conftest import Deployment, Observer, needs_field, until
+from conftest import Deployment, Observer, until
 from fault import Fate, Fault, problem
 
 
 def test_s10_a_wait_in_pieces_keeps_its_place(fault: Fault, other: quorate.Client, observer: Observer, name: str) -> None:
-    needs_field(fault.url, "place in the queue that outlives its request", "Release", "request_id")
     order: list[str] = []
     with quorate.Client(fault.url) as first, quorate.Client(fault.url) as second, ThreadPoolExecutor(2) as pool:
         first._core.piece = second._core.piece = 1
