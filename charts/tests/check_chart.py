@@ -611,7 +611,7 @@ def check_node_scripts():
             run_id = process or re.search(r"run_id:(\w+)", cli("info", "server")).group(1)
             cli("set", "pre:member", f"2 member 4 id {run_id} n")
             others = "x,n,1,v,redis://a:6379 {} y,n,1,v,redis://b:6379"
-            cli("set", "pre:membership", "4 id d most 0 settled " + others.format(f"{run_id},{nonce},4,{role},redis://c:6379") + "|||")
+            cli("set", "pre:membership", "4 id d most 0 0 settled " + others.format(f"{run_id},{nonce},4,{role},redis://c:6379") + "|||")
 
         server = start()
         try:

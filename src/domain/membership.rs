@@ -63,6 +63,8 @@ pub struct Membership {
     pub by: ChosenBy,
     /// The longest lease that may be held from before, ms, where no node remembers.
     pub wait_ms: u64,
+    /// Tokens are greater than this, µs: a member that was waited for may have forgotten those granted before. 0 = any.
+    pub token_floor: u64,
     /// What else is said.
     pub stage: Stage,
     /// The members. Their number is N.
@@ -104,8 +106,8 @@ impl fmt::Display for Membership {
             Stage::Resized => "resized",
             Stage::Retired => "retired",
         };
-        let Self { epoch, id, deployment, wait_ms, .. } = self;
-        write!(f, "{epoch} {id} {deployment} {by} {wait_ms} {stage}")?;
+        let Self { epoch, id, deployment, wait_ms, token_floor, .. } = self;
+        write!(f, "{epoch} {id} {deployment} {by} {wait_ms} {token_floor} {stage}")?;
         for MemberEntry { run_id, nonce, joined, role, address } in &self.members {
             let role = match role {
                 Role::Voting => 'v',
@@ -124,7 +126,7 @@ impl FromStr for Membership {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let fields: Vec<&str> = text.split(' ').collect();
-        let [epoch, id, deployment, by, wait_ms, stage, members @ ..] = fields.as_slice() else {
+        let [epoch, id, deployment, by, wait_ms, token_floor, stage, members @ ..] = fields.as_slice() else {
             return Err(());
         };
         let members: Vec<MemberEntry> = members.iter().map(|text| entry(text)).collect::<Result<_, ()>>()?;
@@ -142,6 +144,7 @@ impl FromStr for Membership {
             },
             // Nothing that a node stores may make the others wait for ever.
             wait_ms: wait_ms.parse().ok().filter(|&ms| ms <= super::TTL_MS_MAX).ok_or(())?,
+            token_floor: token_floor.parse().ok().filter(|&us| us <= super::Token::MAX).ok_or(())?,
             stage: match *stage {
                 "settled" => Stage::Settled,
                 "resized" => Stage::Resized,
@@ -176,17 +179,17 @@ mod tests {
 
     #[test]
     fn an_epoch_is_read_as_it_was_written_and_nothing_else_is() {
-        let text = "7 a1 d0 most 300 resized run-1,x,1,v,a:1 run-2,y,7,j,b:1 run-3,z,2,c,c:1";
+        let text = "7 a1 d0 most 300 42 resized run-1,x,1,v,a:1 run-2,y,7,j,b:1 run-3,z,2,c,c:1";
         let value: Membership = text.parse().unwrap();
         assert_eq!((value.to_string().as_str(), value.total(), value.quorum()), (text, 3, 2));
         assert_eq!(value.find("run-2", "y").map(|member| member.role), Some(Role::Joining));
         assert!(value.find("run-2", "x").is_none() && value.is_changing());
         for text in [
             "",
-            "7 a1 d0 most 300 settled",
-            "7 a1 d0 some 300 settled r,x,1,v,a",
-            "7 a1 d0 all 9999999999999 settled r,x,1,v,a",
-            "7 a1 d0 all 1 settled r,x,v",
+            "7 a1 d0 most 300 0 settled",
+            "7 a1 d0 some 300 0 settled r,x,1,v,a",
+            "7 a1 d0 all 9999999999999 0 settled r,x,1,v,a",
+            "7 a1 d0 all 1 0 settled r,x,v",
         ] {
             assert!(text.parse::<Membership>().is_err(), "{text}");
         }

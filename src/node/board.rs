@@ -29,6 +29,8 @@ struct View {
     reachable: bool,
     /// Why it may have forgotten leases, until that is written to it.
     doubt: Option<&'static str>,
+    /// The largest class of leases that it knew while it remembered, ms.
+    class_ms: u64,
     /// The processes that were reached here, the last one first.
     processes: Vec<String>,
 }
@@ -38,6 +40,7 @@ struct View {
 pub struct Board {
     addresses: Vec<String>,
     max_ttl_ms: u64,
+    clock_bound_ms: u64,
     views: Vec<View>,
     in_force: Option<Arc<Membership>>,
     /// Counts the memberships that were in force here.
@@ -45,22 +48,32 @@ pub struct Board {
     electorate: Arc<Electorate>,
     /// Two deployments have as many nodes of this list.
     divided: bool,
-    /// From when on members that join are waited for, and how long, by their incarnation.
-    waits: BTreeMap<String, (Instant, Duration)>,
+    /// How members that join are waited for, by their incarnation.
+    waits: BTreeMap<String, Wait>,
     /// The same for the epoch that changed their number.
-    resized: Option<(u64, Instant, Duration)>,
+    resized: Option<(u64, Wait)>,
+}
+
+/// Waiting for what was granted before a membership.
+#[derive(Debug, Clone, Copy)]
+pub struct Wait {
+    /// When all such leases have expired.
+    pub until: Instant,
+    /// No such token is greater, µs.
+    pub token_floor: u64,
 }
 
 /// Processes remembered of each address.
 const PROCESSES_MAX: usize = 16;
 impl Board {
     /// A board of nodes with these addresses; nothing seen yet.
-    pub fn new(addresses: Vec<String>, max_ttl_ms: u64) -> Self {
+    pub fn new(addresses: Vec<String>, max_ttl_ms: u64, clock_bound_ms: u64) -> Self {
         let views: Vec<View> = addresses.iter().map(|_| View::default()).collect();
         let electorate = Arc::new(Electorate::new(views.len()));
         Self {
             addresses,
             max_ttl_ms,
+            clock_bound_ms,
             views,
             in_force: None,
             generation: 0,
@@ -153,15 +166,22 @@ impl Board {
             view.processes.insert(0, seen.identity.run_id.clone());
             view.processes.truncate(PROCESSES_MAX);
         }
+        let class_ms = seen.status.class_ms;
         view.seen = Some(seen);
         self.find_membership();
+        let membership = self.in_force.clone();
+        let view = &mut self.views[i];
+        let is_intact = view.seen.as_ref().zip(membership).is_some_and(|(seen, of)| seen.is_intact_in(&of));
+        view.class_ms = if is_intact { class_ms } else { view.class_ms.max(class_ms) };
         self.set_electorate();
         self.begin_waits(now);
     }
 
     fn set_electorate(&self) {
         let total = self.in_force.as_ref().map_or(self.views.len(), |membership| membership.total());
-        self.electorate.set(Electors { generation: self.generation, members: self.members(), total });
+        let token_floor = self.in_force.as_ref().map_or(0, |membership| membership.token_floor);
+        let (generation, members) = (self.generation, self.members());
+        self.electorate.set(Electors { generation, members, total, token_floor });
     }
 
     /// No round that is under way counts, and each node is looked at before the next.
@@ -206,10 +226,11 @@ impl Board {
         }
     }
 
-    /// Nodes whose marker names the membership in force.
+    /// Members whose marker names the membership in force, each once.
     fn marked<'a>(&'a self, membership: &'a Membership) -> impl Iterator<Item = (&'a Seen, &'a MemberEntry)> {
-        (0..self.listed()).filter_map(|i| self.seen(i)).filter_map(|seen| {
-            let member = membership.of_process(&seen.identity.run_id)?;
+        membership.members.iter().filter_map(|member| {
+            let mut nodes = (0..self.listed()).filter_map(|i| self.seen(i));
+            let seen = nodes.find(|seen| seen.identity.run_id == member.run_id)?;
             (seen.status.marker == Mark::of(membership, member)).then_some((seen, member))
         })
     }
@@ -230,36 +251,62 @@ impl Board {
         }
         let class_ms = marked.iter().map(|(seen, _)| seen.status.class_ms).max().unwrap_or(0);
         let wait_ms = class_ms.max(membership.wait_ms);
-        let wait = Duration::from_millis(if wait_ms > 0 { wait_ms + drift_ms(wait_ms) } else { 0 });
+        let wait_ms = if wait_ms > 0 { wait_ms + drift_ms(wait_ms) } else { 0 };
+        let token_floor = self.last_token(&membership, marked.iter().map(|(seen, _)| seen.status.node_ms));
+        let wait = Wait { until: now + Duration::from_millis(wait_ms), token_floor };
+        // What is found later holds as well; and where more nodes are marked by then it is less.
+        let lower = |known: &mut Wait| known.token_floor = known.token_floor.min(token_floor);
         for member in membership.members.iter().filter(|member| member.role == Role::Joining) {
-            self.waits.entry(member.nonce.clone()).or_insert((now, wait));
+            self.waits.entry(member.nonce.clone()).and_modify(lower).or_insert(wait);
         }
-        if membership.stage == Stage::Resized
-            && self.resized.is_none_or(|(epoch, ..)| epoch != membership.epoch)
-        {
-            self.resized = Some((membership.epoch, now, wait));
+        if membership.stage == Stage::Resized {
+            let known = self.resized.filter(|(epoch, _)| *epoch == membership.epoch);
+            let mut known = known.unwrap_or((membership.epoch, wait));
+            lower(&mut known.1);
+            self.resized = Some(known);
         }
     }
 
-    /// Until when this member is waited for.
-    pub fn joins_at(&self, member: &MemberEntry) -> Option<Instant> {
-        self.waits.get(&member.nonce).map(|(since, wait)| *since + *wait)
+    /// The greatest token that may have been granted before this membership, µs. Each node of the quorum refused what
+    /// was further ahead of its clock, and said later than that what its clock shows.
+    fn last_token(&self, membership: &Membership, clocks_ms: impl Iterator<Item = u64>) -> u64 {
+        let mut clocks_ms: Vec<u64> = clocks_ms.collect();
+        clocks_ms.sort_unstable_by(|a, b| b.cmp(a));
+        // Of each quorum one node at least is none of the `fewer` whose clocks are ahead of all others: those that were
+        // not heard of may be among them. A quorum of one member less may be one less.
+        let total = membership.total();
+        let fewer = if membership.stage == Stage::Resized { (total - 1) / 2 } else { total / 2 };
+        let unheard = total - clocks_ms.len();
+        let clock_ms = clocks_ms.get(fewer.saturating_sub(unheard)).copied().unwrap_or(0);
+        (clock_ms + self.clock_bound_ms) * 1000 + 999
     }
 
-    /// Until when the next change has to wait.
-    pub fn resized_until(&self, membership: &Membership) -> Option<Instant> {
-        let (_, since, wait) = self.resized.filter(|(epoch, ..)| *epoch == membership.epoch)?;
-        Some(since + wait)
+    /// How this member is waited for.
+    pub fn wait_for(&self, member: &MemberEntry) -> Option<Wait> {
+        self.waits.get(&member.nonce).copied()
     }
 
-    /// The largest class of leases that any member knows of, ms.
+    /// How the next change has to wait.
+    pub fn wait_after_resize(&self, membership: &Membership) -> Option<Wait> {
+        self.resized.filter(|(epoch, _)| *epoch == membership.epoch).map(|(_, wait)| wait)
+    }
+
+    /// Whether enough members grant tokens from this one on: their clocks have come that far.
+    pub fn is_granted(&self, membership: &Membership, token_floor: u64) -> bool {
+        let grants = |(seen, member): &(&Seen, &MemberEntry)| {
+            member.role != Role::Closed && seen.status.node_ms + self.clock_bound_ms >= token_floor / 1000
+        };
+        self.marked(membership).filter(grants).count() >= membership.quorum()
+    }
+
+    /// This server may grant leases of a class, ms, from now on.
+    pub fn gained(&mut self, class_ms: u64) {
+        self.views.iter_mut().for_each(|view| view.class_ms = view.class_ms.max(class_ms));
+    }
+
+    /// The largest class of leases that any member knows of, or knew before it lost its memory, ms.
     pub fn class_ms(&self) -> u64 {
-        self.views
-            .iter()
-            .filter_map(|view| view.seen.as_ref())
-            .map(|seen| seen.status.class_ms)
-            .max()
-            .unwrap_or(0)
+        self.views.iter().map(|view| view.class_ms).max().unwrap_or(0)
     }
 
     /// `address=process` of the members that are seen here, to be remembered at node `i` if it is one of them.

@@ -11,6 +11,7 @@ pub struct Electorate {
     generation: AtomicU64,
     members: AtomicU64,
     total: AtomicUsize,
+    token_floor: AtomicU64,
     /// Counts the gates that opened or were shut.
     moves: AtomicU64,
 }
@@ -24,6 +25,8 @@ pub struct Electors {
     pub members: u64,
     /// N.
     pub total: usize,
+    /// As in the membership, µs.
+    pub token_floor: u64,
 }
 
 impl Electors {
@@ -39,7 +42,13 @@ const CHANGING: u64 = u64::MAX;
 impl Electorate {
     /// Of `total` nodes of which nothing is known.
     pub fn new(total: usize) -> Self {
-        Self { generation: 0.into(), members: u64::MAX.into(), total: total.into(), moves: 0.into() }
+        Self {
+            generation: 0.into(),
+            members: u64::MAX.into(),
+            total: total.into(),
+            token_floor: 0.into(),
+            moves: 0.into(),
+        }
     }
 
     /// What counts now.
@@ -47,7 +56,8 @@ impl Electorate {
         // The generation first: whoever changes the others takes it away before and gives it back behind.
         let generation = self.generation.load(Ordering::SeqCst);
         let members = self.members.load(Ordering::SeqCst);
-        Electors { generation, members, total: self.total.load(Ordering::SeqCst) }
+        let token_floor = self.token_floor.load(Ordering::SeqCst);
+        Electors { generation, members, total: self.total.load(Ordering::SeqCst), token_floor }
     }
 
     /// The membership that counts now.
@@ -76,6 +86,7 @@ impl Electorate {
             self.generation.store(CHANGING, Ordering::SeqCst);
             self.members.store(new.members, Ordering::SeqCst);
             self.total.store(new.total, Ordering::SeqCst);
+            self.token_floor.store(new.token_floor, Ordering::SeqCst);
             self.generation.store(new.generation, Ordering::SeqCst);
         }
     }

@@ -174,6 +174,14 @@ impl Api {
         connections: impl Iterator<Item = EmbeddedNode>,
         clock: &Arc<dyn Clock>,
     ) -> Self {
+        Self::with(connections, clock, EngineOptions::default()).await
+    }
+
+    pub(crate) async fn with(
+        connections: impl Iterator<Item = EmbeddedNode>,
+        clock: &Arc<dyn Clock>,
+        options: EngineOptions,
+    ) -> Self {
         let watch = |node| Watched {
             node,
             hangs: Mutex::new(Hangs::Never),
@@ -184,14 +192,14 @@ impl Api {
         };
         let nodes: Vec<_> = connections.map(|node| Arc::new(watch(node))).collect();
         let drivers = nodes.iter().map(|node| Arc::clone(node) as Arc<dyn Node>).collect();
-        let engine = Engine::new(drivers, Arc::clone(clock), EngineOptions::default());
+        let engine = Engine::new(drivers, Arc::clone(clock), options);
         engine.initialize().await.unwrap();
         engine.start();
         while engine.spares.bits() == 0 {
             tokio::time::sleep(TICK).await;
         }
         // Rounds of these tests begin with the right to grant.
-        assert!(engine.gain_right(30_000).await);
+        assert!(engine.gain_right(engine.options.max_ttl_ms.min(30_000)).await);
         let key = Keys::new(&engine.options().key_prefix).lock(&Name::new("a").unwrap());
         Self { engine, nodes, scope: Scope::Records([key.into()].into_iter().collect()) }
     }

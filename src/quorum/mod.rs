@@ -124,7 +124,7 @@ impl Engine {
     /// An engine over `nodes`; [`Engine::start`] makes it live.
     pub fn new(nodes: Vec<Arc<dyn Node>>, clock: Arc<dyn Clock>, options: EngineOptions) -> Arc<Self> {
         let addresses = nodes.iter().map(|node| node.address().to_owned()).collect();
-        let board = Arc::new(Mutex::new(Board::new(addresses, options.max_ttl_ms)));
+        let board = Arc::new(Mutex::new(Board::new(addresses, options.max_ttl_ms, options.clock_bound_ms)));
         let electorate = Arc::clone(board.lock().electorate());
         let clocks = Arc::new(ClockWatch::new(nodes.len(), clock.now()));
         let keys = Keys::new(&options.key_prefix);
@@ -286,8 +286,12 @@ impl Engine {
     /// quorum, is forgotten: it would be refused until the clocks have come to it.
     fn propose(&self, now: Instant) -> u64 {
         let (nodes, ahead_us) = (self.nodes_clock_us(now), self.bounds.ahead_us());
-        let wall = self.clock.wall_us().max(nodes.unwrap_or(0).saturating_sub(ahead_us));
         let most = nodes.map_or(u64::MAX, |nodes| nodes.saturating_add(ahead_us));
+        // A floor of clocks that have been set right since would be refused, too.
+        let floor =
+            Some(self.electorate.now().token_floor).filter(|floor| *floor <= most.saturating_add(ahead_us));
+        let wall = self.clock.wall_us().max(nodes.unwrap_or(0).saturating_sub(ahead_us));
+        let wall = wall.max(floor.map_or(0, |floor| floor + 1));
         let mut last = self.last_proposed.load(Ordering::Relaxed);
         loop {
             let next = if last > most { wall } else { wall.max(last + 1) };

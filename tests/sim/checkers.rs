@@ -41,6 +41,8 @@ pub struct Lease {
     delay: Duration,
     /// Beside others of its kind.
     shared: bool,
+    /// As in [`Began`].
+    tokens_lost: u64,
 }
 
 /// The beginning of a call that may grant: every token told before it.
@@ -49,6 +51,8 @@ pub struct Began {
     at: u64,
     at_ms: u64,
     floor: Vec<u64>,
+    /// How often tokens were lost before: nothing is known of those of before.
+    tokens_lost: u64,
 }
 
 /// A protected thing that takes writes.
@@ -120,6 +124,9 @@ pub struct State {
     forced: Vec<u64>,
     proclaimed: Proclaimed,
     order: u64,
+    tokens_lost: u64,
+    /// For how long all servers stood still in all, while nodes and clients went on.
+    stood_still: Duration,
     pub counts: Counts,
     pub violations: Vec<String>,
 }
@@ -145,6 +152,8 @@ impl Checkers {
             forced: vec![0; resources],
             proclaimed: Proclaimed::default(),
             order: 0,
+            tokens_lost: 0,
+            stood_still: Duration::ZERO,
             counts: Counts::default(),
             violations: Vec::new(),
         };
@@ -172,23 +181,40 @@ impl Checkers {
         state.order
     }
 
+    /// The state, without what is known of tokens where these were lost meanwhile.
+    fn up_to_date(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        let tokens_lost = self.world.lock().tokens_lost;
+        if state.tokens_lost != tokens_lost {
+            state.tokens_lost = tokens_lost;
+            state.floor.fill(0);
+            state.tokens.iter_mut().for_each(BTreeMap::clear);
+            state.registers.iter_mut().for_each(|register| *register = Register::default());
+        }
+        state
+    }
+
     /// A call that may grant begins.
     pub fn begin(&self) -> Began {
-        let mut state = self.lock();
+        let mut state = self.up_to_date();
         state.order += 1;
-        Began { at: state.order, at_ms: self.world.ms(), floor: state.floor.clone() }
+        let (at, tokens_lost) = (state.order, state.tokens_lost);
+        Began { at, at_ms: self.world.ms(), floor: state.floor.clone(), tokens_lost }
     }
 
     /// A retry begins. It may get what an earlier attempt was granted, with the token of then: that attempt
     /// may have had it only after the client was told something else.
     pub fn begin_again(&self, first: &Began) -> Began {
-        Began { floor: first.floor.clone(), ..self.begin() }
+        Began { floor: first.floor.clone(), tokens_lost: first.tokens_lost, ..self.begin() }
     }
 
     /// A token was issued without a lease.
     pub fn issued(&self, began: &Began, resource: Resource, token: u64) {
-        let mut state = self.lock();
+        let mut state = self.up_to_date();
         state.counts.issued += 1;
+        if began.tokens_lost != state.tokens_lost {
+            return;
+        }
         if token <= began.floor[resource] {
             let what = format!(
                 "token {token} was issued for {resource} after {} had been told",
@@ -216,11 +242,12 @@ impl Checkers {
         mode: Mode,
     ) -> usize {
         let shared = mode == Mode::Shared;
-        let mut state = self.lock();
+        let mut state = self.up_to_date();
         state.counts.grants += 1;
         state.order += 1;
         let token = handle.token.get();
-        for &resource in resources {
+        let are_tokens_known = began.tokens_lost == state.tokens_lost;
+        for &resource in resources.iter().filter(|_| are_tokens_known) {
             if token <= began.floor[resource] && !state.knows(&handle) {
                 let what = format!(
                     "c{client} got r{resource} with token {token} by a call that began after {} had been told",
@@ -245,13 +272,13 @@ impl Checkers {
             return known;
         }
         let index = state.leases.len();
-        for &resource in resources {
+        resources.iter().for_each(|&resource| state.of[resource].push(index));
+        for &resource in resources.iter().filter(|_| are_tokens_known) {
             // Those who share a name may have the same one.
             if state.tokens[resource].insert(token, shared).is_some_and(|before| !(before && shared)) {
                 self.violated(&mut state, format!("token {token} of r{resource} was given out twice"));
             }
             state.floor[resource] = state.floor[resource].max(token);
-            state.of[resource].push(index);
         }
         let told = state.order;
         state.leases.push(Lease {
@@ -268,6 +295,7 @@ impl Checkers {
             hold_until: None,
             delay: Duration::ZERO,
             shared,
+            tokens_lost: began.tokens_lost,
         });
         state.by_id.insert(handle.id.expose().to_owned(), index);
         drop(state);
@@ -291,7 +319,7 @@ impl Checkers {
 
     /// The client learns until when it may believe in its lease.
     pub fn told(&self, index: usize, valid_until: Instant) {
-        let mut state = self.lock();
+        let mut state = self.up_to_date();
         let now = Instant::now();
         let lease = &mut state.leases[index];
         lease.valid_until = valid_until;
@@ -338,7 +366,10 @@ impl Checkers {
                         other.delay
                     );
                     self.violated(&mut state, what);
-                } else if other.told_in_time.is_some() && theirs > token {
+                } else if other.told_in_time.is_some()
+                    && theirs > token
+                    && [other.tokens_lost, state.leases[index].tokens_lost] == [state.tokens_lost; 2]
+                {
                     let what = format!(
                         "the lease of r{resource} with token {token} is told to be valid after token {theirs} was"
                     );
@@ -346,6 +377,27 @@ impl Checkers {
                 }
             }
         }
+    }
+
+    /// All servers stood still for so long; what holders believe ends that much sooner by the clock of this run, which is
+    /// the servers'.
+    pub fn stand_still(&self, by: Duration) {
+        let mut state = self.lock();
+        state.stood_still += by;
+        for lease in &mut state.leases {
+            lease.valid_until -= by;
+            lease.hold_until = lease.hold_until.map(|until| until - by);
+        }
+    }
+
+    /// For how long all servers have stood still so far.
+    pub fn stood_still(&self) -> Duration {
+        self.lock().stood_still
+    }
+
+    /// Until when one believes in a lease who asked for it when servers had stood still for so long in all.
+    pub fn believed(&self, valid_until: Instant, before: Duration) -> Instant {
+        valid_until - (self.stood_still() - before)
     }
 
     /// Whether its holder believes in it now.
@@ -462,7 +514,7 @@ impl Checkers {
 
     /// The holder of a lease writes to what it protects, believing in it or not.
     pub fn write(&self, index: usize) {
-        let mut state = self.lock();
+        let mut state = self.up_to_date();
         state.counts.writes += 1;
         let token = state.leases[index].handle.token.get();
         for resource in state.leases[index].resources.clone() {
@@ -470,7 +522,8 @@ impl Checkers {
                 state.counts.stale_unfenced += 1;
             }
             state.registers[resource].unfenced.insert(index);
-            if token < state.registers[resource].fence {
+            if token < state.registers[resource].fence || state.leases[index].tokens_lost != state.tokens_lost
+            {
                 continue;
             }
             if state.later(index, &state.registers[resource].fenced, self.exclusive) {

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ use crate::world::{START_US, World};
 
 /// How long a server may not see that a client has left, ms.
 pub const UNNOTICED_MS_MAX: u64 = 1500;
+/// By how much clocks may be behind others where these break the assumptions, ms.
+pub const BEHIND_MS_MAX: u64 = 100_000;
 
 /// One life of an API server.
 #[derive(Clone)]
@@ -84,6 +86,8 @@ pub struct Town {
     pub processes: Mutex<Vec<Process>>,
     pub clocks: Mutex<Vec<Arc<SeededClock>>>,
     pub max_ttl_ms: u64,
+    /// The longest lease by the settings of each server, ms; clients ask for none beyond `max_ttl_ms`.
+    pub max_ttls_ms: Vec<u64>,
     pub node_timeout_ms: u64,
     /// How far a token may be ahead of a node's clock, ms.
     pub clock_bound_ms: u64,
@@ -95,6 +99,8 @@ pub struct Town {
     pub forces: bool,
     /// When clients stop to begin anything, ms.
     pub until_ms: AtomicU64,
+    /// Servers that are about to start.
+    pub booting: AtomicUsize,
 }
 
 impl Town {
@@ -127,6 +133,11 @@ impl Town {
         let latest_us = START_US + (self.world.ms() + self.clock_bound_ms / 2) * 1000;
         let clocks = self.clocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         clocks.iter().filter(|clock| clock.wall_us() > latest_us).for_each(|clock| clock.set_skew_us(0));
+    }
+
+    /// Whether a server is about to start.
+    pub fn is_booting(&self) -> bool {
+        self.booting.load(Ordering::Relaxed) > 0
     }
 
     pub fn servers(&self) -> usize {
@@ -382,6 +393,7 @@ impl Client {
         let kept = self.chance(30);
         let undelivered = self.ms(0, 200);
         let town = Arc::clone(&self.town);
+        let stood_still = town.checkers.stood_still();
         let mut call = Box::pin(serve(Arc::clone(&town), process, target.clone(), options.clone(), there));
         let Ok(answer) = timeout(patience, &mut call).await else {
             town.checkers.lock().counts.cancelled += 1;
@@ -409,7 +421,7 @@ impl Client {
                     return None;
                 }
                 sleep(back).await;
-                town.checkers.told(index, lease.valid_until);
+                town.checkers.told(index, town.checkers.believed(lease.valid_until, stood_still));
                 let (handle, ttl_ms) = (lease.handle, lease.ttl_ms);
                 let (held, target) = (target.held(), target.clone());
                 Some(Ok(Holding { index, target, held, handle, ttl_ms, extended: false, began }))
@@ -512,6 +524,7 @@ impl Client {
         holding.ttl_ms = ttl_ms.unwrap_or(holding.ttl_ms);
         holding.extended = true;
         town.checkers.extending(holding.index, holding.ttl_ms);
+        let stood_still = town.checkers.stood_still();
         let there = self.ms(0, 3);
         let patience = if self.chance(10) { self.ms(0, 20) } else { Duration::from_secs(3) };
         let call = async {
@@ -525,7 +538,8 @@ impl Client {
                 }
                 let back = self.ms(0, 3);
                 sleep(back).await;
-                town.checkers.extended(holding.index, lease.handle, lease.valid_until);
+                let believed = town.checkers.believed(lease.valid_until, stood_still);
+                town.checkers.extended(holding.index, lease.handle, believed);
                 true
             }
             Ok(Some(Err(why))) => {
@@ -545,10 +559,12 @@ impl Client {
         let town = Arc::clone(&self.town);
         let proclaim = async |process: Process| {
             let value = Value::new(&format!("here {}", town.checkers.next())).expect("a value");
+            let stood_still = town.checkers.stood_still();
             let call = town.at(&process, process.service.proclaim(name, holding.handle, value));
             match timeout(Duration::from_secs(3), call).await {
                 Ok(Some(Ok(lease))) => {
-                    town.checkers.extended(holding.index, lease.handle, lease.valid_until);
+                    let believed = town.checkers.believed(lease.valid_until, stood_still);
+                    town.checkers.extended(holding.index, lease.handle, believed);
                     town.checkers.proclaimed(lease.handle.token.get(), &lease.note);
                 }
                 Ok(Some(Err(ServiceError::LeaseLost { .. }))) => town.checkers.lost(holding.index),
@@ -605,6 +621,8 @@ impl Client {
         let mut stream = Box::pin(stream);
         let mut index = None;
         loop {
+            // What comes may have been on its way.
+            let stood_still = town.checkers.stood_still();
             let next = town.at(&process, stream.next());
             let Ok(Some(Some(event))) = tokio::time::timeout_at(until, next).await else { break };
             match event {
@@ -614,11 +632,12 @@ impl Client {
                     let granted = town.checkers.granted(&began, self.id, lease.handle, &resources, mode);
                     index = Some(granted);
                     town.checkers.asked(granted, &lease.note);
-                    town.checkers.told(granted, lease.valid_until);
+                    town.checkers.told(granted, town.checkers.believed(lease.valid_until, stood_still));
                 }
                 HoldEvent::Extended(lease) => {
                     if let Some(index) = index {
-                        town.checkers.extended(index, lease.handle, lease.valid_until);
+                        let believed = town.checkers.believed(lease.valid_until, stood_still);
+                        town.checkers.extended(index, lease.handle, believed);
                         if self.chance(30) {
                             town.checkers.write(index);
                         }

@@ -1,13 +1,13 @@
 //! One seed: a deployment, its clients, its faults, its end, and the verdict.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use quorate::clock::{Clock, SeededClock};
 use quorate::quorum::{Engine, EngineOptions};
-use quorate::service::{AcquireOptions, Note, Service, Target, WaitLimits};
+use quorate::service::{AcquireOptions, Note, Service, ServiceError, Target, WaitLimits};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::sleep;
@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use crate::checkers::{Checkers, Counts};
 use crate::clients::{self, Client, Names, Process, Town};
 use crate::faults::{self, Bounds};
+use crate::machines::{self, Machines};
 use crate::moves;
 use crate::queues;
 use crate::world::{Plan, START_US, World};
@@ -31,12 +32,12 @@ pub struct Outcome {
 }
 
 /// What is decided about a seed besides its [`Plan`].
-struct Scene {
-    plan: Plan,
-    bounds: Bounds,
+pub struct Scene {
+    pub plan: Plan,
+    pub bounds: Bounds,
     /// Clocks keep to the assumptions of docs/guarantees.md.
-    exclusive: bool,
-    max_ttl_ms: u64,
+    pub exclusive: bool,
+    pub max_ttl_ms: u64,
     clock_bound_ms: u64,
     clients: usize,
     faults: u32,
@@ -44,7 +45,7 @@ struct Scene {
     locks: usize,
     limit: u32,
     rough: bool,
-    init: bool,
+    pub init: bool,
     forces: bool,
     /// Nodes that are no members at first, in a deployment whose members change; none where they do not.
     others: usize,
@@ -81,20 +82,21 @@ impl Scene {
                 true => 1500,
                 false => 20_000,
             },
-            // Tokens are wall clock, as far as the nodes' clocks agree. A node that forgot them must not
-            // meet a clock that is behind by more than it waited.
+            // However long a node waits that forgot the tokens of a server whose clock is ahead, it may meet one whose
+            // clock is far behind.
             skew_ms: match (max_ttl_ms / 2) as i64 {
                 half if lost_in_time => (3_600_000, half),
+                _ if exclusive => (3_600_000, 20_000),
                 half => (half, half),
             },
             untold: false,
+            certain: false,
         };
         let mut scene = Self {
             plan,
             bounds,
             exclusive,
             max_ttl_ms,
-            // Twice that, and what clocks may drift, is less than a node abstains.
             clock_bound_ms: if lost_in_time { max_ttl_ms * 2 / 5 } else { 60_000 },
             clients: rng.random_range(3..=6),
             faults: rng.random_range(12..=20),
@@ -115,6 +117,15 @@ impl Scene {
         } else if exclusive && !lost_in_time && scene.plan.nodes >= 3 && rng.random_range(0..2) == 0 {
             scene.others = rng.random_range(1..=2);
         }
+        // Where nodes forget tokens, those that follow begin ahead of a quorum of the nodes' clocks, and one that is behind by
+        // more than the quarantine takes none of them for as long.
+        let may_be_certain = exclusive && !lost_in_time && !scene.bounds.untold && scene.others == 0;
+        scene.bounds.certain = may_be_certain && scene.init && seed.is_multiple_of(2);
+        if scene.bounds.certain {
+            scene.bounds.step_back_ms_max = 0;
+        } else if exclusive {
+            scene.plan.node_offset_ms_max = scene.plan.node_offset_ms_max.min(200);
+        }
         scene
     }
 
@@ -131,8 +142,20 @@ impl Scene {
 }
 
 /// Starts an API server, and again where it refuses to start, as whoever watches over it would: it may
-/// have looked at the nodes just while they were marked anew.
-pub async fn boot(town: &Arc<Town>, server: usize, mut seed: u64, skew_ms: i64) {
+/// have looked at the nodes just while they were marked anew. Not before what other servers know is written to the nodes.
+pub async fn boot(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) {
+    while town.world.is_untold() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    if town.world.is_alive(server) {
+        return;
+    }
+    town.booting.fetch_add(1, Ordering::Relaxed);
+    start(town, server, seed, skew_ms).await;
+    town.booting.fetch_sub(1, Ordering::Relaxed);
+}
+
+async fn start(town: &Arc<Town>, server: usize, mut seed: u64, skew_ms: i64) {
     while !has_started(town, server, seed, skew_ms).await {
         town.world.crash_server(server);
         sleep(Duration::from_millis(100)).await;
@@ -148,7 +171,7 @@ async fn has_started(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) -
     let clock = Arc::new(SeededClock::new(seed, START_US + town.world.ms() * 1000));
     clock.set_skew_us(skew_ms * 1000);
     let options = EngineOptions {
-        max_ttl_ms: town.max_ttl_ms,
+        max_ttl_ms: town.max_ttls_ms[server],
         clock_bound_ms: town.clock_bound_ms,
         ..EngineOptions::default()
     };
@@ -203,7 +226,11 @@ pub fn run(seed: u64, printed: bool) -> Outcome {
 async fn play(seed: u64, printed: bool) -> Outcome {
     let mut scene = Scene::new(seed);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x706c_6179);
-    let members = (1 << scene.plan.nodes) - 1;
+    let members: u64 = (1 << scene.plan.nodes) - 1;
+    let machines = Machines::new(&scene);
+    if machines.back {
+        scene.faults_ms += 3000;
+    }
     scene.plan.nodes += scene.others;
     // The first one lists all, so that somebody can bring back any member.
     let lists = (0..scene.plan.servers).map(|server| match server {
@@ -221,16 +248,22 @@ async fn play(seed: u64, printed: bool) -> Outcome {
         processes: Mutex::default(),
         clocks: Mutex::default(),
         max_ttl_ms: scene.max_ttl_ms,
+        max_ttls_ms: machines.max_ttls_ms.clone(),
         node_timeout_ms: scene.plan.node_timeout_ms,
         clock_bound_ms: scene.clock_bound_ms,
         lists,
         rough: scene.rough,
         forces: scene.forces,
         until_ms: AtomicU64::new(u64::MAX),
+        booting: AtomicUsize::new(0),
     });
     tokio::spawn(Arc::clone(&world).run());
 
-    let quarantine_ms = scene.max_ttl_ms + scene.max_ttl_ms / 100 + 2;
+    if machines.old {
+        world.mark_old(members.count_ones() as usize, scene.max_ttl_ms);
+    }
+    let longest_ms = machines.max_ttls_ms.iter().copied().max().unwrap_or(scene.max_ttl_ms);
+    let quarantine_ms = longest_ms + longest_ms / 100 + 2;
     for server in 0..scene.plan.servers {
         let skew = scene.bounds.skew(&mut rng);
         boot(&town, server, rng.random(), skew).await;
@@ -274,6 +307,7 @@ async fn play(seed: u64, printed: bool) -> Outcome {
         tokio::spawn(moves::run(Arc::clone(&town), rng, until_ms));
         tokio::spawn(moves::watch(Arc::clone(&town)));
     }
+    tokio::spawn(machines::run(Arc::clone(&town), machines, until_ms));
     let bad = SmallRng::seed_from_u64(rng.random());
     let made = faults::run(Arc::clone(&town), bad, scene.bounds, scene.faults, until_ms).await;
     let left = until_ms.saturating_sub(world.ms());
@@ -332,7 +366,10 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
     // A client may have waited beyond the faults and have left just now, unnoticed for a while:
     // what it is granted still lives for its ttl.
     let left_at_ms = world.ms() + clients::UNNOTICED_MS_MAX;
-    let deadline = calm_at_ms.max(left_at_ms) + patience_ms;
+    // Clocks that are behind have to come to what the others have granted.
+    let are_clocks_right = scene.exclusive && world.lock().stepped_back_ms == 0;
+    let deadline =
+        calm_at_ms.max(left_at_ms) + patience_ms + if scene.exclusive { 0 } else { clients::BEHIND_MS_MAX };
     // Until what is on its way now has an answer or has timed out, and has been sent again.
     sleep(Duration::from_millis(3 * scene.plan.node_timeout_ms + 500)).await;
     while debts() > 0 && world.ms() < deadline {
@@ -375,7 +412,15 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
         let note = Note { lock_delay_ms: Some(60_000), ..Note::default() };
         let options = AcquireOptions { ttl_ms: 500, wait_ms, note, request: None };
         let began = checkers.begin();
-        match process.service.acquire(&target, &options).await {
+        let mut answer = process.service.acquire(&target, &options).await;
+        while matches!(answer, Err(ServiceError::QuorumUnavailable { .. }))
+            && !are_clocks_right
+            && world.ms() < deadline
+        {
+            sleep(Duration::from_millis(100)).await;
+            answer = process.service.acquire(&target, &options).await;
+        }
+        match answer {
             Ok(granted) => {
                 let lease = granted.deliver();
                 let resources = names.of(&target, &lease.slots);
@@ -402,7 +447,7 @@ async fn end(town: &Arc<Town>, scene: &Scene, rng: &mut SmallRng, quarantine_ms:
         }
     }
     // Where members still change, a round may have to be repeated.
-    if servers > 1 && scene.others == 0 {
+    if servers > 1 && scene.others == 0 && are_clocks_right {
         queues::check(town).await;
     }
     // Also in fair weather an answer may take longer than the shortest timeout.

@@ -24,8 +24,11 @@ pub struct Bounds {
     pub step_back_ms_max: i64,
     /// How far an API server's clock may be behind and ahead, ms.
     pub skew_ms: (i64, i64),
-    /// Nodes lose leases in ways that nobody can tell who did not look meanwhile: no server starts then.
+    /// Nodes lose leases in ways that nobody can tell who did not look meanwhile: no server starts before another one has
+    /// written that to the node.
     pub untold: bool,
+    /// No node is ever doubted: none restarts, loses data or steps its clock.
+    pub certain: bool,
 }
 
 impl Bounds {
@@ -128,6 +131,7 @@ async fn one(town: &Arc<Town>, rng: &mut SmallRng, bounds: Bounds) {
                 }
             }
         }
+        26..44 if bounds.certain => world.stop_node(node, outage_ms),
         26..34 => {
             world.crash_node(node, false, outage_ms);
         }
@@ -142,6 +146,9 @@ async fn one(town: &Arc<Town>, rng: &mut SmallRng, bounds: Bounds) {
             }
         }
         56..66 => world.cut(way, rng.random_range(0..=bounds.outage_ms_max)),
+        // Whoever begins to look now could not tell.
+        66..72 | 75..79 if bounds.untold && (town.is_booting() || !world.is_known(node)) => {}
+        66..72 if bounds.certain => {}
         66..72 | 75..79 if kind < 72 || bounds.untold => {
             if bounds.untold && rng.random_range(0..2) == 0 {
                 // Calls that are under way meet another time.
@@ -163,6 +170,7 @@ async fn one(town: &Arc<Town>, rng: &mut SmallRng, bounds: Bounds) {
             }
         }
         83..90 => world.pause_server(way.server, outage_ms),
+        90..95 if world.is_untold() => {}
         90..95 => {
             world.crash_server(way.server);
             let town = Arc::clone(town);

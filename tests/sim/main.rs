@@ -8,6 +8,7 @@ mod clients;
 mod deployment;
 mod faults;
 mod history;
+mod machines;
 mod moves;
 mod queues;
 mod world;

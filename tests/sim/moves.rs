@@ -99,7 +99,10 @@ async fn one(town: Arc<Town>, mut rng: SmallRng) {
         world.crash_node(node, keeps_data, rng.random_range(1..800));
         // Long after it was used.
         sleep(Duration::from_millis(rng.random_range(1000..4000))).await;
-        if rng.random_range(0..2) == 0 && !world.is_calm() {
+        if rng.random_range(0..2) == 0
+            && !world.is_calm()
+            && let Some(copy) = copy
+        {
             world.roll_back(node, &copy, rng.random_range(1..300));
         }
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use quorate::clock::Clock;
-use quorate::node::embedded::EmbeddedNode;
+use quorate::node::embedded::{EmbeddedNode, Snapshot};
 use quorate::node::{
     BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, ReplyTo, Script, Value,
 };
@@ -28,6 +28,8 @@ use crate::history::History;
 pub const START_US: u64 = 1_750_000_000_000_000;
 /// After this many timeouts in a row a connection is given up.
 const SILENCE_MAX: u32 = 2;
+/// Where a node's marker stands.
+const MARKER: &str = "quorate:member";
 
 /// The clock of a node: it may run fast or slow, and step.
 pub struct NodeClock {
@@ -210,6 +212,9 @@ struct Link {
     former: Vec<String>,
     silence: u32,
     pending: BTreeMap<u64, Asker>,
+    /// When looks at the node were sent that are not answered yet, and the last ones that were, ms.
+    looks: BTreeMap<u64, u64>,
+    looked: Vec<u64>,
     /// Nothing overtakes on one connection: when the last request and the last reply come.
     last_request: (u64, u64),
     last_reply: (u64, u64),
@@ -237,7 +242,9 @@ struct NodeState {
     embedded: Arc<EmbeddedNode>,
     clock: Arc<NodeClock>,
     up: bool,
+    /// Counts the starts of its connections, and those of its process.
     start: u32,
+    life: u32,
     stopped: bool,
     stop: u64,
     /// Messages that arrived while it was stopped.
@@ -248,6 +255,20 @@ struct NodeState {
     voted_ms: u64,
     /// How often it lost data.
     losses: u64,
+    /// It has forgotten leases, as only servers can tell that looked at it before.
+    untold: Option<Untold>,
+    /// How often a server set about writing to it what it is.
+    marks: u64,
+    /// What it stored at some moments, ms; and when it last went back to one.
+    snapshots: Vec<(u64, Arc<Snapshot>)>,
+    back_ms: u64,
+}
+
+/// What a node forgot, until that is written to it.
+struct Untold {
+    incarnation: String,
+    since_ms: u64,
+    marks: u64,
 }
 
 pub struct Inner {
@@ -271,6 +292,9 @@ pub struct Inner {
     pub forgot_ms: Option<u64>,
     /// How far nodes' clocks went back in all, ms: leases that had expired there live again.
     pub stepped_back_ms: u64,
+    /// How often clocks went back where nodes have forgotten tokens, or nodes forgot tokens after that: nobody can tell
+    /// then how far these had come.
+    pub tokens_lost: u64,
 }
 
 /// A lease at a node: since when, with which ttl, and when that ends, ms.
@@ -383,12 +407,17 @@ impl World {
                     clock,
                     up: true,
                     start: 0,
+                    life: 0,
                     stopped: false,
                     stop: 0,
                     backlog: Vec::new(),
                     read_only: false,
                     voted_ms: 0,
                     losses: 0,
+                    untold: None,
+                    marks: 0,
+                    snapshots: Vec::new(),
+                    back_ms: 0,
                 }
             })
             .collect();
@@ -418,6 +447,7 @@ impl World {
             ledger: Ledger::default(),
             forgot_ms: None,
             stepped_back_ms: 0,
+            tokens_lost: 0,
         };
         Arc::new(Self {
             inner: Mutex::new(inner),
@@ -445,6 +475,7 @@ impl World {
     /// A new process of server `server`: the nodes that it lists, one bit each, as its engine gets them.
     pub fn boot(self: &Arc<Self>, server: usize, list: u64) -> (u32, Vec<Arc<dyn Node>>) {
         let mut inner = self.lock();
+        let weather = Weather { stragglers: if inner.calm { 0 } else { 2 }, ..Weather::FAIR };
         let links = inner
             .nodes
             .iter()
@@ -457,10 +488,12 @@ impl World {
                 former: Vec::new(),
                 silence: 0,
                 pending: BTreeMap::new(),
+                looks: BTreeMap::new(),
+                looked: Vec::new(),
                 last_request: (0, 0),
                 last_reply: (0, 0),
                 lag: Vec::new(),
-                weather: Weather::FAIR,
+                weather,
                 requests_blocked: false,
                 replies_blocked: false,
                 sink: None,
@@ -579,6 +612,9 @@ impl World {
             Event::Reply(way, id, back) => self.with(|inner, _, answers| {
                 let link = inner.link(way);
                 link.silence = 0;
+                if let Some(sent_ms) = link.looks.remove(&id) {
+                    link.looked.push(sent_ms);
+                }
                 if let Some(asker) = link.pending.remove(&id) {
                     answers.push((asker, back));
                 }
@@ -898,6 +934,7 @@ impl World {
             let embedded = Arc::clone(&state.embedded);
             if forgets {
                 inner.forgot(node, now);
+                inner.nodes[node].forgets_untold(now);
             }
             inner.note(now, ("fit", [node as u64, u64::from(forgets), 0]), || {
                 format!("n{} is fit to vote{}", node + 1, if forgets { ", but has lost leases" } else { "" })
@@ -907,7 +944,7 @@ impl World {
         if forgets {
             for key in embedded.keys() {
                 // What does not expire stays.
-                let lost = key != "quorate:member" && self.lock().rng.random_range(0..4) > 0;
+                let lost = key != MARKER && self.lock().rng.random_range(0..4) > 0;
                 if lost {
                     let _ = embedded.command(&["DEL", &key]);
                 }
@@ -935,28 +972,15 @@ impl World {
             state.up = false;
             state.stopped = false;
             state.stop += 1;
-            state.start += 1;
-            state.backlog.clear();
-            let run_id = format!("run-{node}-{}", state.start);
+            state.life += 1;
+            state.untold = None;
+            let run_id = format!("run-{node}-{}", state.life);
             state.embedded.restart(&run_id, keep_data);
             if !keep_data {
                 inner.forgot(node, now);
             }
             inner.push(now + down_ms, Event::Restart { node });
-            for server in 0..inner.servers.len() {
-                if !inner.servers[server].alive {
-                    continue;
-                }
-                let life = inner.servers[server].life;
-                let link = &inner.servers[server].links[node];
-                let way = Way { server, life, node };
-                for channel in &link.wanted {
-                    link.embedded.unsubscribe(channel);
-                }
-                let conn = link.conn;
-                let delay = inner.rng.random_range(0..5);
-                inner.push(now + delay, Event::Reset(way, conn));
-            }
+            inner.break_connections(node, now);
         });
     }
 
@@ -964,7 +988,7 @@ impl World {
     pub fn node_of(&self, run_id: &str) -> Option<usize> {
         let inner = self.lock();
         let is_it =
-            |(i, node): (usize, &NodeState)| (run_id == format!("run-{i}-{}", node.start)).then_some(i);
+            |(i, node): (usize, &NodeState)| (run_id == format!("run-{i}-{}", node.life)).then_some(i);
         inner.nodes.iter().enumerate().find_map(is_it)
     }
 
@@ -972,12 +996,11 @@ impl World {
     pub fn closed_nodes(&self) -> Vec<usize> {
         let nodes: Vec<_> = {
             let inner = self.lock();
-            let process = |i: usize| format!(" run-{i}-{}", inner.nodes[i].start);
+            let process = |i: usize| format!(" run-{i}-{}", inner.nodes[i].life);
             (0..inner.nodes.len()).map(|i| (process(i), Arc::clone(&inner.nodes[i].embedded))).collect()
         };
         let is_closed = |(process, node): &(String, Arc<EmbeddedNode>)| {
-            node.get_raw("quorate:member")
-                .is_some_and(|text| text.starts_with("2 closed ") && text.ends_with(process))
+            node.get_raw(MARKER).is_some_and(|text| text.starts_with("2 closed ") && text.ends_with(process))
         };
         nodes.iter().enumerate().filter(|(_, node)| is_closed(node)).map(|(i, _)| i).collect()
     }
@@ -988,46 +1011,37 @@ impl World {
         nodes.iter().filter_map(|node| node.get_raw("quorate:membership")).collect()
     }
 
-    /// What a node stores as text now.
-    pub fn copy_of(&self, node: usize) -> Vec<(String, String)> {
+    /// What a closed node stores now.
+    pub fn copy_of(&self, node: usize) -> Option<Arc<Snapshot>> {
         let embedded = Arc::clone(&self.lock().nodes[node].embedded);
-        let texts = embedded.keys().into_iter().map(|key| (embedded.get_raw(&key), key));
-        texts.filter_map(|(text, key)| Some((key, text?))).collect()
+        let is_closed = embedded.get_raw(MARKER)?.starts_with("2 closed ");
+        is_closed.then(|| Arc::new(embedded.snapshot()))
     }
 
-    /// Restarts a node with a copy of what it once stored.
-    pub fn roll_back(&self, node: usize, copy: &[(String, String)], down_ms: u64) {
-        let is_closed =
-            |(key, text): &(String, String)| key == "quorate:member" && text.starts_with("2 closed ");
-        if !self.lock().nodes[node].up || !copy.iter().any(is_closed) {
-            return;
-        }
-        self.crash_node(node, false, down_ms);
-        let embedded = Arc::clone(&self.lock().nodes[node].embedded);
-        for (key, text) in copy {
-            let is_record = key.contains(":lock:") || key.contains(":election:");
-            let words = ["SET", key, text, "PX", "3000"];
-            let _ = embedded.command(if is_record { &words } else { &words[..3] });
+    /// Restarts a node with what it once stored.
+    pub fn roll_back(&self, node: usize, snapshot: &Snapshot, down_ms: u64) {
+        if self.lock().nodes[node].up {
+            self.crash_node(node, false, down_ms);
+            self.lock().nodes[node].embedded.restore(snapshot);
         }
     }
 
     /// A later version has marked a node, for a while; whether its marker was left alone.
     pub async fn mark_newer(&self, node: usize, for_ms: u64) -> bool {
         const NEWER: &str = "3 of a later version";
-        const KEY: &str = "quorate:member";
         let (embedded, losses) = {
             let inner = self.lock();
             (Arc::clone(&inner.nodes[node].embedded), inner.nodes[node].losses)
         };
-        let Some(before) = embedded.get_raw(KEY).filter(|before| before != NEWER) else { return true };
-        if embedded.command(&["SET", KEY, NEWER]).is_err() {
+        let Some(before) = embedded.get_raw(MARKER).filter(|before| before != NEWER) else { return true };
+        if embedded.command(&["SET", MARKER, NEWER]).is_err() {
             return true;
         }
         tokio::time::sleep(Duration::from_millis(for_ms)).await;
-        let is_there = embedded.get_raw(KEY).as_deref() == Some(NEWER);
+        let is_there = embedded.get_raw(MARKER).as_deref() == Some(NEWER);
         // Its memory may be full for a while.
-        while embedded.get_raw(KEY).as_deref() == Some(NEWER) {
-            if embedded.command(&["SET", KEY, &before]).is_err() {
+        while embedded.get_raw(MARKER).as_deref() == Some(NEWER) {
+            if embedded.command(&["SET", MARKER, &before]).is_err() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -1066,17 +1080,113 @@ impl World {
     pub fn fill_memory(&self, node: usize, for_ms: u64) {
         let embedded = Arc::clone(&self.lock().nodes[node].embedded);
         embedded.set_memory_full(true);
+        // Looks are not counted there from now on.
+        self.lock().nodes[node].snapshots.clear();
         self.with(|inner, now, _| inner.push(now + for_ms, Event::Mend(Mend::Memory(node))));
     }
 
     pub fn step_node_clock(&self, node: usize, by_ms: i64) {
         let mut inner = self.lock();
         inner.stepped_back_ms += by_ms.min(0).unsigned_abs();
+        inner.tokens_lost += u64::from(by_ms < 0 && inner.forgot_ms.is_some());
         inner.nodes[node].clock.step(by_ms * 1000);
         if by_ms > 0 {
             // What it held has expired there.
             inner.forgot_ms = Some(self.ms());
+            inner.nodes[node].forgets_untold(self.ms());
         }
+    }
+
+    /// All servers stand still for a while, as on one machine that is suspended: the nodes' clocks go on meanwhile.
+    pub fn stand_still(&self, for_ms: u64) {
+        let inner = self.lock();
+        inner.nodes.iter().for_each(|node| node.clock.step(for_ms as i64 * 1000));
+    }
+
+    /// Keeps what a node stores now, for later.
+    pub fn take_snapshot(&self, node: usize) {
+        let now = self.ms();
+        let state = &mut self.lock().nodes[node];
+        if state.up && state.embedded.get_raw(MARKER).is_some_and(|marker| marker.starts_with("2 ")) {
+            state.snapshots.push((now, Arc::new(state.embedded.snapshot())));
+        }
+    }
+
+    /// A node goes back to a snapshot, with its process or, where that `restarts`, as another one. One whose process
+    /// goes on is told only by those who have looked at it often enough since. Whether it did.
+    pub fn go_back(&self, node: usize, restarts: bool) -> bool {
+        let snapshot = {
+            let mut inner = self.lock();
+            let pick =
+                inner.nodes[node].snapshots.len().checked_sub(1).map(|last| inner.rng.random_range(0..=last));
+            let Some((taken_ms, snapshot)) = pick.map(|i| inner.nodes[node].snapshots[i].clone()) else {
+                return false;
+            };
+            // Of three servers each finds it further back than before, whichever looks first.
+            let state = &inner.nodes[node];
+            let is_marked = incarnation(&state.embedded).is_some();
+            let is_told = restarts || is_marked && inner.have_looked(node, taken_ms.max(state.back_ms), 4);
+            if !is_told || !inner.nodes[node].up || inner.nodes[node].stopped {
+                return false;
+            }
+            snapshot
+        };
+        if restarts {
+            self.crash_node(node, false, 1);
+        }
+        self.with(|inner, now, _| {
+            let embedded = Arc::clone(&inner.nodes[node].embedded);
+            if !restarts {
+                inner.forgot(node, now);
+                inner.break_connections(node, now);
+            }
+            embedded.restore(&snapshot);
+            inner.nodes[node].back_ms = now;
+            if !restarts {
+                inner.nodes[node].forgets_untold(now);
+            }
+            inner.note(now, ("back", [node as u64, u64::from(restarts), 0]), || {
+                format!("n{} is back at a snapshot", node + 1)
+            });
+        });
+        true
+    }
+
+    /// Whether what a node forgot is known only to servers that looked at it before: others must not start now. Servers
+    /// that have seen it again and again, and write nothing, are not waited for.
+    pub fn is_untold(&self) -> bool {
+        let mut guard = self.lock();
+        let (inner, now_ms) = (&mut *guard, self.ms());
+        for (i, node) in inner.nodes.iter_mut().enumerate() {
+            let servers = inner.servers.iter().filter(|server| server.alive);
+            let looks = |since_ms| {
+                let looked = servers.map(|server| &server.links[i].looked);
+                looked.map(|looked| looked.iter().filter(|ms| **ms > since_ms).count()).max().unwrap_or(0)
+            };
+            // What a later version has marked for a while is marked as before afterwards.
+            let is_newer = node.embedded.get_raw(MARKER).is_some_and(|marker| marker.starts_with("3 "));
+            let now = incarnation(&node.embedded);
+            let marks = node.marks;
+            node.untold = node.untold.take().filter(|untold| {
+                let is_told = !is_newer && now.as_ref() != Some(&untold.incarnation);
+                let is_neglected = untold.marks == marks && looks(untold.since_ms) >= 8;
+                !is_told && !is_neglected && now_ms < untold.since_ms + 30_000
+            });
+        }
+        inner.nodes.iter().any(|node| node.untold.is_some())
+    }
+
+    /// The first nodes are of a deployment of the version before.
+    pub fn mark_old(&self, nodes: usize, max_ttl_ms: u64) {
+        for (i, node) in self.lock().nodes.iter().take(nodes).enumerate() {
+            let marker = format!("1 run-{i}-0 old {nodes} {max_ttl_ms}");
+            let _ = node.embedded.command(&["SET", "quorate:node", &marker]);
+        }
+    }
+
+    /// Whether every server has looked at a node.
+    pub fn is_known(&self, node: usize) -> bool {
+        self.lock().have_looked(node, 0, 1)
     }
 
     /// Ends a server without a chance to clean up.
@@ -1208,6 +1318,13 @@ impl World {
     }
 }
 
+/// The incarnation that a node is marked as, if it is; the epoch makes no difference.
+fn incarnation(node: &EmbeddedNode) -> Option<String> {
+    let marker = node.get_raw(MARKER)?;
+    let mut words = marker.strip_prefix("2 member ")?.split(' ').skip(2);
+    Some(format!("{} {}", words.next()?, words.next()?))
+}
+
 /// A call and its reply as people can read them: ids cut short, JSON and times left out.
 fn short(command: &Command, marker: Option<&Marker>, reply: &Result<Value, NodeError>) -> String {
     let word = |word: &str| match word {
@@ -1282,6 +1399,14 @@ impl Event {
     }
 }
 
+impl NodeState {
+    /// It has forgotten leases, but not its marker.
+    fn forgets_untold(&mut self, now: u64) {
+        let untold = |incarnation| Untold { incarnation, since_ms: now, marks: self.marks };
+        self.untold = incarnation(&self.embedded).map(untold);
+    }
+}
+
 impl Inner {
     fn note(&mut self, ms: u64, what: (&'static str, [u64; 3]), text: impl FnOnce() -> String) {
         self.history.note(ms, what, text);
@@ -1292,9 +1417,37 @@ impl Inner {
         server.life == way.life && server.links[way.node].pending.contains_key(&id)
     }
 
+    /// All connections of a node break.
+    fn break_connections(&mut self, node: usize, now: u64) {
+        self.nodes[node].start += 1;
+        self.nodes[node].backlog.clear();
+        for server in 0..self.servers.len() {
+            if !self.servers[server].alive {
+                continue;
+            }
+            let life = self.servers[server].life;
+            let link = &self.servers[server].links[node];
+            let way = Way { server, life, node };
+            for channel in &link.wanted {
+                link.embedded.unsubscribe(channel);
+            }
+            let conn = link.conn;
+            let delay = self.rng.random_range(0..5);
+            self.push(now + delay, Event::Reset(way, conn));
+        }
+    }
+
+    /// Whether every server has looked at a node so often since then.
+    fn have_looked(&self, node: usize, since_ms: u64, times: usize) -> bool {
+        let mut servers = self.servers.iter().filter(|server| server.alive).peekable();
+        let looks = |looked: &[u64]| looked.iter().filter(|sent_ms| **sent_ms > since_ms).count();
+        servers.peek().is_some() && servers.all(|server| looks(&server.links[node].looked) >= times)
+    }
+
     /// A node has lost its data.
     fn forgot(&mut self, node: usize, now: u64) {
         self.nodes[node].losses += 1;
+        self.tokens_lost += u64::from(self.stepped_back_ms > 0);
         self.forgot_ms = Some(now);
         self.ledger.forgot(node);
     }
@@ -1347,8 +1500,13 @@ impl Inner {
             return;
         }
         link.pending.insert(id, asker);
+        let script = if let Body::Call { command, .. } = &body { Some(command.script) } else { None };
+        if script == Some(Script::Status) {
+            link.looks.insert(id, now);
+        }
         let message = Message { id, conn: link.conn, start: link.start, body };
         let weather = link.weather;
+        self.nodes[way.node].marks += u64::from(script == Some(Script::Mark));
         self.push(now + timeout_ms, Event::Timeout(way, id));
         if self.rng.random_range(0..100) < weather.requests_lost {
             self.note(now, ("lost", [way.server as u64, way.node as u64, id]), String::new);
@@ -1436,6 +1594,7 @@ impl Inner {
             Mend::Weather(way) | Mend::Requests(way) | Mend::Replies(way) | Mend::Hints(way) => way,
             Mend::Memory(node) => {
                 self.nodes[node].embedded.set_memory_full(false);
+                self.nodes[node].snapshots.clear();
                 return;
             }
         };

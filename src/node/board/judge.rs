@@ -104,7 +104,9 @@ impl Board {
             if seen.status.marker == expected {
                 return stands(match member.role {
                     Role::Voting => Standing::Voting(expected.into()),
-                    Role::Joining => quarantined(self.joins_at(member), self.reason(seen)),
+                    Role::Joining => {
+                        quarantined(self.wait_for(member).map(|wait| wait.until), self.reason(seen))
+                    }
                     Role::Closed => quarantined(None, CLOSED),
                 });
             }

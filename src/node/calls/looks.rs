@@ -29,6 +29,8 @@ pub fn register(keys: &Keys, seen: &str, ballot: &str, value: &str) -> Command {
 /// What status.lua saw.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
+    /// What its clock said, ms.
+    pub node_ms: u64,
     /// In the place of the marker; empty where there is none.
     pub marker: String,
     /// The epoch that the node knows to be chosen.
@@ -58,6 +60,7 @@ impl Status {
             let [marker, chosen, accepted] = texts.as_slice() else { return None };
             let error = error.as_text()?;
             Some(Self {
+                node_ms: answer.node_ms,
                 marker: marker.as_text()?.to_owned(),
                 chosen: chosen.as_text()?.to_owned(),
                 accepted: accepted.as_text()?.to_owned(),

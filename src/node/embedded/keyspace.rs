@@ -50,11 +50,13 @@ struct Listener {
     channels: HashSet<Arc<str>>,
 }
 
+#[derive(Clone)]
 enum Data {
     Text(Vec<u8>),
     Sorted(SortedSet),
 }
 
+#[derive(Clone)]
 struct Entry {
     key: Vec<u8>,
     data: Data,
@@ -67,6 +69,9 @@ impl Entry {
         self.expires_ms.is_some_and(|expires_ms| now_ms > expires_ms)
     }
 }
+
+/// What was stored at a moment.
+pub struct Snapshot(BTreeMap<u64, Vec<Entry>>);
 
 /// Keys, subscribers and the state of the script that runs.
 pub(super) struct Keyspace {
@@ -105,6 +110,16 @@ impl Keyspace {
     /// What the script published.
     pub(super) fn take_hints(&mut self) -> Vec<Hint> {
         std::mem::take(&mut self.hints)
+    }
+
+    /// All that is stored.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot(self.buckets.clone())
+    }
+
+    /// Stores what was stored then, and nothing else.
+    pub(super) fn restore(&mut self, snapshot: &Snapshot) {
+        self.buckets.clone_from(&snapshot.0);
     }
 
     /// Forgets every key.
@@ -529,7 +544,7 @@ impl PartialEq for Score {
 
 impl Eq for Score {}
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct SortedSet {
     scores: BTreeMap<Vec<u8>, f64>,
     order: BTreeSet<(Score, Vec<u8>)>,

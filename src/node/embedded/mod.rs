@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+pub use self::keyspace::Snapshot;
 use self::keyspace::{Hint, Keyspace, Reply};
 use self::lua::Engine;
 use super::scripts::reply_of_one;
@@ -173,6 +174,16 @@ impl EmbeddedNode {
         for sink in sinks {
             sink.missed();
         }
+    }
+
+    /// All that is stored now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.at_now(|keyspace| keyspace.snapshot())
+    }
+
+    /// Stores what it stored then, and nothing else.
+    pub fn restore(&self, snapshot: &Snapshot) {
+        self.at_now(|keyspace| keyspace.restore(snapshot));
     }
 
     /// Sets how wrong the node's wall clock is from now on, µs.

@@ -408,7 +408,7 @@ mod tests {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let node = Arc::new(EmbeddedNode::new("run-0", Arc::clone(&clock)));
         let bounds = Bounds { clock_bound_ms: 60_000, fence_retention_ms: 600_000 };
-        let board = Arc::new(Mutex::new(Board::new(vec!["a".into()], 100)));
+        let board = Arc::new(Mutex::new(Board::new(vec!["a".into()], 100, 60_000)));
         let clocks = Arc::new(ClockWatch::new(1, clock.now()));
         let member = Member::new(0, node, clock, Keys::new("q"), bounds, board, clocks);
         // The probe has seen that it votes, and another thread now sees that its clock stepped.

@@ -213,9 +213,9 @@ impl Engine {
                     .or_else(|| board.addresses_of(&member.run_id).first().map(|a| (*a).to_owned())),
                 state: place.map_or("down", |i| nodes[i].state),
                 votes_in_ms: (member.role == Role::Joining)
-                    .then(|| board.joins_at(member))
+                    .then(|| board.wait_for(member))
                     .flatten()
-                    .map(|at| at.saturating_duration_since(now).as_millis() as u64),
+                    .map(|wait| wait.until.saturating_duration_since(now).as_millis() as u64),
             }
         });
         let waiting = membership.members.iter().filter(|member| member.role == Role::Joining).count();
@@ -249,5 +249,71 @@ impl Engine {
                     .any(|address| (0..board.listed()).any(|i| board.address(i) == *address))
         });
         strangers.count() + unlisted.count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, SeededClock};
+    use crate::node::Script;
+    use crate::node::embedded::EmbeddedNode;
+    use crate::quorum::fixture::Api;
+    use crate::quorum::{EngineOptions, Round};
+
+    fn clock(seed: u64, skew_us: i64) -> Arc<dyn Clock> {
+        let clock = SeededClock::new(seed, 1_790_000_000_000_000);
+        clock.set_skew_us(skew_us);
+        Arc::new(clock)
+    }
+
+    fn nodes() -> Vec<EmbeddedNode> {
+        let node = |i| EmbeddedNode::new(&format!("run-{i}"), clock(i, 0)).with_address(&format!("n{i}"));
+        (0..3).map(node).collect()
+    }
+
+    async fn server(nodes: &[EmbeddedNode], clock: Arc<dyn Clock>, max_ttl_ms: u64) -> Api {
+        let nodes: Vec<_> = nodes.iter().map(EmbeddedNode::connect).collect();
+        Api::with(nodes.into_iter(), &clock, EngineOptions { max_ttl_ms, ..EngineOptions::default() }).await
+    }
+
+    /// A server whose clock is ahead, and one whose clock is behind. The only node in both of their quorums has
+    /// forgotten meanwhile, and was waited for as long as the longest lease, a second.
+    #[tokio::test(start_paused = true)]
+    async fn tokens_rise_over_a_quarantine_that_is_shorter_than_clocks_differ_by() {
+        let nodes = nodes();
+        let ahead = server(&nodes, clock(3, 4_000_000), 1000).await;
+        let behind = server(&nodes, clock(4, -4_000_000), 1000).await;
+        ahead.nodes[2].refuse(Some(Script::Acquire));
+        let Round::Granted(before) = ahead.round_of(None, 1000).await else { panic!("not granted") };
+        nodes[1].restart("again", false);
+        let votes = || behind.engine.nodes().iter().all(|node| node.state == "voting");
+        while behind.engine.epoch() == 1 || !votes() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        behind.nodes[0].refuse(Some(Script::Acquire));
+        let Round::Granted(after) = behind.round_of(None, 1000).await else { panic!("not granted") };
+        assert!(after.handle.token > before.handle.token, "{:?} {:?}", before.handle, after.handle);
+    }
+
+    /// Leases of another server, which grants longer ones than this one does.
+    #[tokio::test(start_paused = true)]
+    async fn nodes_that_all_lost_their_memory_are_waited_for_as_long_as_leases_were_seen_to_last() {
+        let nodes = nodes();
+        let (short, long) =
+            (server(&nodes, clock(3, 0), 1000).await, server(&nodes, clock(4, 0), 20_000).await);
+        let Round::Granted(granted) = long.round_of(None, 20_000).await else { panic!("not granted") };
+        granted.grant.keep();
+        // Between two looks.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        long.nodes.iter().for_each(|node| node.hang());
+        for (i, node) in nodes.iter().enumerate() {
+            node.restart(&format!("again-{i}"), false);
+        }
+        let (lost_at, epoch) = (tokio::time::Instant::now(), short.engine.epoch());
+        while short.engine.epoch() == epoch || !short.engine.available() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(lost_at.elapsed() > Duration::from_secs(18), "{:?}", lost_at.elapsed());
     }
 }

@@ -163,6 +163,7 @@ mod tests {
             deployment: "d".into(),
             by,
             wait_ms: 0,
+            token_floor: 0,
             stage: Stage::Settled,
             members: members
                 .iter()

@@ -72,6 +72,7 @@ impl Engine {
         if recorded >= electorate.quorum() && self.electorate.is_still(&electorate) {
             let until = now + Duration::from_millis(class);
             self.rights.held.lock().insert(class, (electorate.generation, until));
+            self.board.lock().gained(class);
         }
         self.has(class, false)
     }

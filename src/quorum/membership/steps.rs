@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::proposer::{Acceptor, Place};
 use crate::domain::{ChosenBy, MemberEntry, Membership, Nodes, Role, Stage};
-use crate::node::board::{Board, Seen};
+use crate::node::board::{Board, Seen, Wait};
 use crate::node::marker::Mark;
 
 /// A step that is wanted, and who is asked.
@@ -163,15 +163,20 @@ pub fn due(board: &Board, random: u128, now: Instant) -> Option<Step> {
 
 /// Those vote who were waited for.
 fn settle(board: &Board, before: &Membership, random: u128, now: Instant) -> Option<Membership> {
-    let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
-    let ready = |member: &MemberEntry| member.role == Role::Joining && is_over(board.joins_at(member));
-    let resized = before.stage == Stage::Resized && is_over(board.resized_until(before));
-    if !resized && !before.members.iter().any(ready) {
-        return None;
-    }
+    // Nobody could be granted anything before the nodes' clocks allow for such tokens.
+    let over = |wait: &Wait| wait.until <= now && board.is_granted(before, wait.token_floor);
+    let joined = |member: &MemberEntry| match member.role {
+        Role::Joining => board.wait_for(member).filter(over),
+        _ => None,
+    };
+    let resized = board.wait_after_resize(before).filter(|wait| before.stage == Stage::Resized && over(wait));
+    let waits = before.members.iter().filter_map(joined).chain(resized);
+    let token_floor = waits.map(|wait| wait.token_floor).max()?;
     Some(next(board, before, random, |value| {
-        value.members.iter_mut().filter(|member| ready(member)).for_each(|member| member.role = Role::Voting);
-        if resized {
+        value.token_floor = value.token_floor.max(token_floor);
+        let joining = value.members.iter_mut().filter(|member| joined(member).is_some());
+        joining.for_each(|member| member.role = Role::Voting);
+        if resized.is_some() {
             value.stage = Stage::Settled;
         }
     }))
@@ -179,7 +184,7 @@ fn settle(board: &Board, before: &Membership, random: u128, now: Instant) -> Opt
 
 /// A new deployment of all listed nodes. Nodes of the version before keep what they remember.
 pub fn found(board: &Board, random: u128, role: Role) -> Option<Step> {
-    let (mut members, mut wait_ms) = (Vec::new(), board.max_ttl_ms());
+    let (mut members, mut wait_ms) = (Vec::new(), board.max_ttl_ms().max(board.class_ms()));
     let mut deployments: Vec<&str> = Vec::new();
     for i in 0..board.listed() {
         let seen = board.fit(i)?;
@@ -205,6 +210,7 @@ pub fn found(board: &Board, random: u128, role: Role) -> Option<Step> {
         deployment: format!("{:016x}", random as u64),
         by: ChosenBy::All,
         wait_ms,
+        token_floor: 0,
         stage: Stage::Settled,
         members,
     };
@@ -235,7 +241,7 @@ fn recover(board: &Board, before: &Membership, random: u128) -> Option<Membershi
         members.push(found?);
     }
     let mut value = next(board, before, random, |value| value.members = members);
-    (value.by, value.wait_ms) = (ChosenBy::All, board.max_ttl_ms());
+    (value.by, value.wait_ms) = (ChosenBy::All, board.max_ttl_ms().max(board.class_ms()));
     Some(value)
 }
 
