@@ -266,7 +266,9 @@ need redis-server
 get_tools
 start_server
 
-for part in "${parts[@]}"; do
+# schemathesis removes members of the deployment, so it comes behind what counts its nodes.
+for part in examples sdks lint schema; do
+  [[ " ${parts[*]} " == *" $part "* ]] || continue
   echo "-- $part"
   "$part"
 done
