@@ -74,17 +74,21 @@ local function stand(queue, place)
   return entries
 end
 
+-- Whether an entry stands before a place. Who does not wait comes after all but its own queue.
+local function is_before(entry, place)
+  if entry.id == place.id then return false end
+  local mine = place.entry
+  return not mine or entry.arrived < mine.arrived or entry.arrived == mine.arrived and entry.id < mine.id
+end
+
 -- The queue without this place, which was granted, or with that of its next waiter. Those who stood before it have
 -- had their moments, and are gone until they ask again; of a `shared` lease only those who cannot be let in beside it.
 local function pass(queue, place, slot, shared)
-  local entries, found = {place.after}, false
+  local entries = {place.after}
   for _, entry in ipairs(queue) do
-    local mine = entry.id == place.id
-    if mine and place.entry then
-      found = true
-    elseif mine or found or slot >= tonumber(entry.limit) or shared and entry.wide == '2' then
-      entries[#entries + 1] = entry
-    end
+    local granted = place.entry and entry.id == place.id
+    local may_stay = not is_before(entry, place) or slot >= tonumber(entry.limit) or shared and entry.wide == '2'
+    if may_stay and not granted then entries[#entries + 1] = entry end
   end
   return entries
 end
@@ -94,9 +98,7 @@ end
 -- way who wants that, too.
 local function kept_until(queue, place, freed, slot, shared)
   for _, entry in ipairs(queue) do
-    if entry.id == place.id then
-      if place.entry then break end
-    elseif slot < tonumber(entry.limit) and not (shared and entry.wide == '2') then
+    if is_before(entry, place) and slot < tonumber(entry.limit) and not (shared and entry.wide == '2') then
       freed = entry.wide == '1' and math.max(freed, entry.lapses) or freed + entry.keep
     end
   end
@@ -106,8 +108,7 @@ end
 -- Whether somebody who wants the record for itself stands before this place.
 local function is_wanted_alone(queue, place)
   for _, entry in ipairs(queue) do
-    if place.entry and (entry.id == place.id or entry.arrived > place.entry.arrived) then return false end
-    if entry.wide ~= '2' then return true end
+    if is_before(entry, place) and entry.wide ~= '2' then return true end
   end
   return false
 end

@@ -55,6 +55,19 @@ fn a_name_that_was_released_is_kept_for_who_waits_longest_and_then_for_the_next(
 }
 
 #[test]
+fn who_came_first_and_asks_here_for_the_first_time_waits_for_nobody_and_leaves_the_others_their_places() {
+    let node = node();
+    ask(&node, &LOCK, A, None);
+    assert!(is_held(&ask(&node, &LOCK, C, Some(standing(3, 30)))));
+    release(&node, &LOCK, A);
+    let before = queue(&node, "lock:a");
+    assert_eq!(before.lines().count(), 1);
+    assert!(ask(&node, &LOCK, B, Some(standing(2, 20))).starts_with('1'));
+    assert_eq!(queue(&node, "lock:a"), before);
+    assert_eq!(ask(&node, &LOCK, D, Some(standing(4, 40))), ask(&node, &LOCK, D, Some(standing(4, 40))));
+}
+
+#[test]
 fn a_head_that_is_dead_costs_one_moment_and_is_gone() {
     let node = node();
     ask(&node, &LOCK, A, None);
