@@ -17,6 +17,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::checkers::{Began, Checkers, Resource};
+use crate::deployment::Kind;
 use crate::world::{START_US, World};
 
 /// How long a server may not see that a client has left, ms.
@@ -97,6 +98,10 @@ pub struct Town {
     pub rough: bool,
     /// Somebody takes locks away from their holders.
     pub forces: bool,
+    /// What clients ask for.
+    pub kind: Kind,
+    /// How long after its time a request may be answered, ms.
+    pub late_ms_max: u64,
     /// When clients stop to begin anything, ms.
     pub until_ms: AtomicU64,
     /// Servers that are about to start.
@@ -243,10 +248,14 @@ impl Client {
 
     fn target(&mut self) -> Target {
         let (locks, limit) = (self.town.names.locks.len(), self.town.names.limit);
-        match self.rng.random_range(0..100) {
+        let only_locks = self.town.kind == Kind::Locks;
+        match self.rng.random_range(0..if only_locks { 75 } else { 100 }) {
             0..50 => Target::Lock(self.town.names.locks[self.rng.random_range(0..locks)].clone()),
-            50..58 if locks > 1 => {
+            drawn if only_locks || drawn < 58 && locks > 1 => {
                 let mut names = self.town.names.locks.clone();
+                if names.len() > 2 && self.chance(50) {
+                    names.remove(self.rng.random_range(0..names.len()));
+                }
                 if self.chance(50) {
                     names.reverse();
                 }
@@ -388,6 +397,7 @@ impl Client {
         });
         // How messages travel, and how long the server does not see that the client has left.
         let (there, back) = (self.ms(0, 3), self.ms(0, 3));
+        let (asked, paused_ms) = (Instant::now(), self.town.world.paused_ms(server));
         let answer_lost = self.town.rough && self.chance(6);
         let unnoticed = (self.town.rough && self.chance(50)).then(|| self.ms(0, UNNOTICED_MS_MAX));
         let kept = self.chance(30);
@@ -395,7 +405,19 @@ impl Client {
         let town = Arc::clone(&self.town);
         let stood_still = town.checkers.stood_still();
         let mut call = Box::pin(serve(Arc::clone(&town), process, target.clone(), options.clone(), there));
-        let Ok(answer) = timeout(patience, &mut call).await else {
+        let answer = timeout(patience, &mut call).await;
+        if !matches!(answer, Ok(None)) {
+            let paused_ms = town.world.paused_ms(server) - paused_ms;
+            let took_ms = (asked.elapsed().as_millis() as u64).saturating_sub(paused_ms);
+            let late_ms = took_ms.saturating_sub(options.wait_ms);
+            if late_ms > town.late_ms_max {
+                let waits_ms = options.wait_ms;
+                let what =
+                    format!("c{id}, who waits for {waits_ms} ms, is not answered {late_ms} ms after that");
+                town.checkers.violate(what);
+            }
+        }
+        let Ok(answer) = answer else {
             town.checkers.lock().counts.cancelled += 1;
             town.world.note(("left", [id as u64, 0, 0]), || format!("c{id} leaves"));
             if let Some(unnoticed) = unnoticed {

@@ -20,6 +20,11 @@ use crate::moves;
 use crate::queues;
 use crate::world::{Plan, START_US, World};
 
+/// How long after its time a request is answered at most: the nodes have so many time-outs for its last rounds, and
+/// these are repeated for two seconds while the membership changes.
+const LATE_TIMEOUTS: u64 = 4;
+const LATE_MS: u64 = 2200;
+
 /// What came of a seed.
 pub struct Outcome {
     pub faults: u32,
@@ -29,6 +34,15 @@ pub struct Outcome {
     pub scripts: u64,
     pub virtual_ms: u64,
     pub violations: Vec<String>,
+}
+
+/// What a seed is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Anything that may be.
+    Any,
+    /// Shared, exclusive and several locks at once, at two servers over five nodes whose clocks keep to the assumptions.
+    Locks,
 }
 
 /// What is decided about a seed besides its [`Plan`].
@@ -52,10 +66,11 @@ pub struct Scene {
 }
 
 impl Scene {
-    fn new(seed: u64) -> Self {
+    fn new(kind: Kind, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
+        let only_locks = kind == Kind::Locks;
         // Of ten seeds, two break the assumptions: then fencing alone must hold.
-        let exclusive = rng.random_range(0..10) < 8;
+        let exclusive = rng.random_range(0..10) < 8 || only_locks;
         let max_ttl_ms = rng.random_range(500..=3000);
         let nodes = match rng.random_range(0..20) {
             0..2 => 1,
@@ -66,10 +81,12 @@ impl Scene {
         };
         // Of the others one in four has servers' clocks that are as wrong as can be, and nodes' that are right.
         let lost_in_time = exclusive && rng.random_range(0..4) == 0;
+        let servers = rng.random_range(1..=3);
+        let (nodes, servers) = if only_locks { (5, 2) } else { (nodes, servers) };
         let plan = Plan {
             seed,
             nodes,
-            servers: rng.random_range(1..=3),
+            servers,
             node_timeout_ms: rng.random_range(30..=300),
             rate_ppm_max: if exclusive { 4000 } else { 100_000 },
             node_offset_ms_max: if lost_in_time { 0 } else { 10_000 },
@@ -101,7 +118,7 @@ impl Scene {
             clients: rng.random_range(3..=6),
             faults: rng.random_range(12..=20),
             faults_ms: rng.random_range(2500..=5000),
-            locks: rng.random_range(1..=2),
+            locks: rng.random_range(1..=2) + usize::from(only_locks),
             limit: rng.random_range(1..=3),
             rough: rng.random_range(0..2) == 0,
             init: rng.random_range(0..10) < 9,
@@ -114,7 +131,12 @@ impl Scene {
             scene.bounds.step_ahead_ms = (2 * scene.plan.node_timeout_ms as i64 + 200, 10_000);
             // One who has not looked in between does not see that a clock stepped there and back.
             scene.bounds.step_back_ms_max = 0;
-        } else if exclusive && !lost_in_time && scene.plan.nodes >= 3 && rng.random_range(0..2) == 0 {
+        } else if exclusive
+            && !only_locks
+            && !lost_in_time
+            && scene.plan.nodes >= 3
+            && rng.random_range(0..2) == 0
+        {
             scene.others = rng.random_range(1..=2);
         }
         // Where nodes forget tokens, those that follow begin ahead of a quorum of the nodes' clocks, and one that is behind by
@@ -207,7 +229,7 @@ fn remember_panics() {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, printed: bool) -> Outcome {
+pub fn run(kind: Kind, seed: u64, printed: bool) -> Outcome {
     remember_panics();
     PANIC.take();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -215,7 +237,7 @@ pub fn run(seed: u64, printed: bool) -> Outcome {
         .start_paused(true)
         .build()
         .expect("a runtime");
-    let mut outcome = runtime.block_on(play(seed, printed));
+    let mut outcome = runtime.block_on(play(kind, seed, printed));
     drop(runtime);
     if let Some(panic) = PANIC.take() {
         outcome.violations.insert(0, panic);
@@ -223,8 +245,8 @@ pub fn run(seed: u64, printed: bool) -> Outcome {
     outcome
 }
 
-async fn play(seed: u64, printed: bool) -> Outcome {
-    let mut scene = Scene::new(seed);
+async fn play(kind: Kind, seed: u64, printed: bool) -> Outcome {
+    let mut scene = Scene::new(kind, seed);
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x706c_6179);
     let members: u64 = (1 << scene.plan.nodes) - 1;
     let machines = Machines::new(&scene);
@@ -254,6 +276,8 @@ async fn play(seed: u64, printed: bool) -> Outcome {
         lists,
         rough: scene.rough,
         forces: scene.forces,
+        kind,
+        late_ms_max: LATE_TIMEOUTS * scene.plan.node_timeout_ms + LATE_MS,
         until_ms: AtomicU64::new(u64::MAX),
         booting: AtomicUsize::new(0),
     });

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use checkers::Counts;
+use deployment::Kind;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -36,7 +37,7 @@ struct Total {
 }
 
 /// Runs seeds from `first` on, on both cores, until `count` are done or the time is up.
-fn run_seeds(first: u64, count: u64, limit: Duration) -> Total {
+fn run_seeds(kind: Kind, first: u64, count: u64, limit: Duration) -> Total {
     let (next, stop, started) = (AtomicU64::new(first), AtomicBool::new(false), Instant::now());
     let total = Mutex::new(Total::default());
     let threads = setting("QUORATE_SIM_THREADS")
@@ -49,7 +50,7 @@ fn run_seeds(first: u64, count: u64, limit: Duration) -> Total {
                     if seed >= first + count {
                         return;
                     }
-                    let outcome = std::panic::catch_unwind(|| deployment::run(seed, false));
+                    let outcome = std::panic::catch_unwind(|| deployment::run(kind, seed, false));
                     let mut total = total.lock().expect("no thread panics here");
                     total.seeds += 1;
                     match outcome {
@@ -75,10 +76,11 @@ fn run_seeds(first: u64, count: u64, limit: Duration) -> Total {
     total.into_inner().expect("no thread panics here")
 }
 
-#[test]
-fn deployments_keep_their_promises_under_faults() {
+/// Runs the seeds that the environment names, or else 10,000 of a kind or as many as fit into so many seconds. `test` begins the
+/// name of the test.
+fn simulate(test: &str, kind: Kind, most_seconds: u64) {
     if let Some(seed) = setting("QUORATE_SIM_SEED") {
-        let outcome = deployment::run(seed, true);
+        let outcome = deployment::run(kind, seed, true);
         println!("seed {seed}: {:#?}", outcome.counts);
         assert!(outcome.violations.is_empty(), "seed {seed}: {:#?}", outcome.violations);
         return;
@@ -88,7 +90,7 @@ fn deployments_keep_their_promises_under_faults() {
     let count =
         setting("QUORATE_SIM_SEEDS").unwrap_or(if seconds.is_some() { u64::MAX - first } else { 10_000 });
     let started = Instant::now();
-    let mut total = run_seeds(first, count, Duration::from_secs(seconds.unwrap_or(120)));
+    let mut total = run_seeds(kind, first, count, Duration::from_secs(seconds.unwrap_or(most_seconds)));
     let took = started.elapsed();
     // Straight to the output, which shows it although the test passes.
     let mut out = std::io::stdout();
@@ -106,16 +108,25 @@ fn deployments_keep_their_promises_under_faults() {
     total.failed.sort();
     for (seed, violations) in &total.failed {
         println!("seed {seed}: {}", violations[0]);
-        println!("  replay: QUORATE_SIM_SEED={seed} cargo test --test sim deployments -- --nocapture");
+        println!("  replay: QUORATE_SIM_SEED={seed} cargo test --test sim {test} -- --nocapture");
     }
     assert!(total.failed.is_empty(), "{} of {} seeds failed", total.failed.len(), total.seeds);
 }
 
 #[test]
+fn deployments_keep_their_promises_under_faults() {
+    simulate("deployments", Kind::Any, 120);
+}
+
+#[test]
+fn mixes_of_shared_exclusive_and_several_locks_keep_their_promises_under_faults() {
+    simulate("mixes", Kind::Locks, 15);
+}
+
+#[test]
 fn a_seed_replays_the_same_history() {
     for seed in 0..20 {
-        let first = deployment::run(seed, false);
-        let second = deployment::run(seed, false);
+        let [first, second] = [(); 2].map(|()| deployment::run(Kind::Any, seed, false));
         assert_eq!((first.hash, first.events), (second.hash, second.events), "seed {seed}");
     }
 }

@@ -233,6 +233,9 @@ struct Server {
     alive: bool,
     pause: u64,
     paused: bool,
+    /// When it was paused last, and for how long it was before, ms.
+    paused_at_ms: u64,
+    paused_ms: u64,
     outbox: Vec<(Way, Call)>,
     inbox: Vec<Event>,
     links: Vec<Link>,
@@ -426,6 +429,8 @@ impl World {
             alive: false,
             pause: 0,
             paused: false,
+            paused_at_ms: 0,
+            paused_ms: 0,
             outbox: Vec::new(),
             inbox: Vec::new(),
             links: Vec::new(),
@@ -796,6 +801,13 @@ impl World {
         self.lock().servers[server].paused
     }
 
+    /// For how long this server has been paused in all, ms.
+    pub fn paused_ms(&self, server: usize) -> u64 {
+        let inner = self.lock();
+        let state = &inner.servers[server];
+        state.paused_ms + if state.paused { self.ms() - state.paused_at_ms } else { 0 }
+    }
+
     fn resume_node(&self, node: usize) {
         self.with(|inner, now, _| {
             let state = &mut inner.nodes[node];
@@ -820,6 +832,7 @@ impl World {
         let inbox = self.with(|inner, now, answers| {
             let state = &mut inner.servers[server];
             state.paused = false;
+            state.paused_ms += now - state.paused_at_ms;
             let inbox = std::mem::take(&mut state.inbox);
             let outbox = std::mem::take(&mut state.outbox);
             inner.note(now, ("server on", [server as u64, inbox.len() as u64, outbox.len() as u64]), || {
@@ -1227,6 +1240,7 @@ impl World {
             let state = &mut inner.servers[server];
             if state.alive && !state.paused {
                 state.paused = true;
+                state.paused_at_ms = now;
                 state.pause += 1;
                 let pause = state.pause;
                 inner.push(now + for_ms, Event::ServerResume { server, pause });
