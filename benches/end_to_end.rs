@@ -8,7 +8,7 @@
 //! within one run much less.
 //!
 //! `cargo bench --bench end_to_end -- handover`, `-- semaphores`, `-- nodes-down`, `-- scale`,
-//! `-- crowd`, `-- held`, `-- servers` and `-- peers` run the other parts. `QUORATE_BENCH_SECONDS` sets
+//! `-- crowd`, `-- held`, `-- heartbeats`, `-- servers` and `-- peers` run the other parts. `QUORATE_BENCH_SECONDS` sets
 //! the length of one measurement (3), `QUORATE_BENCH_BINARY` another server than the one that
 //! `cargo build --release` builds. The peers are measured as far as they are there: `webdis` and `node` on
 //! the PATH, and the npm package `redlock` in the folder that `NODE_PATH` names.
@@ -39,6 +39,7 @@ fn main() -> Result<(), Error> {
         Some("crowd") => crowd(),
         Some("crowd-client") => crowd_client(&args[1..]),
         Some("held") => held(),
+        Some("heartbeats") => heartbeats(),
         Some("servers") => servers(),
         Some("peers") => peers(),
         Some("train") => train(),
@@ -862,6 +863,86 @@ fn held() -> Result<(), Error> {
         info("expires")
     );
     Ok(())
+}
+
+/// What it costs a worker to extend 500 leases by one request, beside a request for each: by one connection, and by 32.
+fn heartbeats() -> Result<(), Error> {
+    const LEASES: usize = 500;
+    const ROUNDS: u32 = 3;
+    let deployment = deployment(3, 1);
+    let (server, address) = &deployment.servers[0];
+    let mut used = [(0_u32, [0.0; 3], 0_u64); 3];
+    single_thread().block_on(async {
+        let mut clients = Vec::new();
+        for _ in 0..32 {
+            clients.push(Client::connect(*address).await?);
+        }
+        let mut each = Vec::new();
+        let mut many = Vec::new();
+        for i in 0..LEASES {
+            let (path, name) = (format!("/v1/locks/worker:{i}"), format!("worker:{i}"));
+            let (status, body) = clients[0].post(&format!("{path}/acquire"), "{\"ttl_ms\":300000}").await?;
+            let lease = field(&body, "lease_id").ok_or_else(|| format!("{status} {body}"))?;
+            each.push((format!("{path}/extend"), format!("{{\"lease_id\":\"{lease}\"}}")));
+            many.push(format!("{{\"primitive\":\"lock\",\"name\":\"{name}\",\"lease_id\":\"{lease}\"}}"));
+        }
+        let many = format!("{{\"leases\":[{}]}}", many.join(","));
+        let redis_cpu = || deployment.nodes.iter().map(Process::cpu).sum::<f64>() / 3.0;
+        for kind in (0..ROUNDS).flat_map(|_| 0..3) {
+            let (began, cpu, redis, runs) =
+                (Instant::now(), server.cpu(), redis_cpu(), evals(&deployment.urls[0]));
+            let (beats, taken, sums) = &mut used[kind];
+            while began.elapsed() < Duration::from_secs(seconds()) {
+                match kind {
+                    0 => {
+                        let (status, body) = clients[0].post("/v1/leases/extend", &many).await?;
+                        assert!(
+                            status == 200 && body.matches("lease_id").count() == LEASES,
+                            "{status} {body}"
+                        );
+                    }
+                    1 => extend_all(&mut clients[..1], &each).await?,
+                    _ => extend_all(&mut clients, &each).await?,
+                }
+                *beats += 1;
+            }
+            let spent = [began.elapsed().as_secs_f64(), server.cpu() - cpu, redis_cpu() - redis];
+            taken.iter_mut().zip(spent).for_each(|(sum, spent)| *sum += spent);
+            *sums += evals(&deployment.urls[0]) - runs;
+        }
+        Ok::<_, Error>(())
+    })?;
+    println!(
+        "{:<16} {:>8} {:>11} {:>11} {:>9} {:>8} {:>8} {:>8}",
+        "500 leases by", "ms", "server ms", "redis ms", "runs", "x time", "x server", "x redis"
+    );
+    let per_beat = |kind: usize| used[kind].1.map(|sum| sum * 1e3 / f64::from(used[kind].0));
+    for (kind, what) in ["one request", "500 in a row", "500, 32 at once"].iter().enumerate() {
+        let ([time, server, redis], one) = (per_beat(kind), per_beat(0));
+        println!(
+            "{what:<16} {time:>8.2} {server:>11.2} {redis:>11.2} {:>9.1} {:>8.1} {:>8.1} {:>8.1}",
+            used[kind].2 as f64 / f64::from(used[kind].0),
+            time / one[0],
+            server / one[1],
+            redis / one[2],
+        );
+    }
+    Ok(())
+}
+
+/// Makes these requests, each connection its share, one after the other.
+async fn extend_all(clients: &mut [Client], requests: &[(String, String)]) -> Result<(), Error> {
+    let share = requests.len().div_ceil(clients.len());
+    let shares = clients.iter_mut().zip(requests.chunks(share)).map(|(client, requests)| async move {
+        for (path, body) in requests {
+            let (status, answer) = client.post(path, body).await?;
+            if status != 200 {
+                return Err(Error::from(answer));
+            }
+        }
+        Ok(())
+    });
+    futures_util::future::try_join_all(shares).await.map(drop)
 }
 
 /// Two servers over the same nodes beside one, with the same connections in all.
