@@ -168,6 +168,8 @@ async fn keep_places(town: &Arc<Town>, target: &Target) {
                 }
                 pause(1).await;
             }
+            // Who stood first until another one came back may be in the middle of its rounds.
+            pause(50).await;
             let all_wait = here.service.waiting(&held) == 3;
             let request = third.request.as_ref().expect("a request id");
             let ended = here.service.release_request(&held, request).await;
