@@ -841,7 +841,7 @@ async fn the_vote_that_tells_of_a_clock_step_does_not_count() {
 }
 
 #[tokio::test]
-async fn a_clock_that_keeps_stepping_is_told_once() {
+async fn a_clock_that_keeps_stepping_keeps_its_node_from_voting() {
     let Some((cluster, clock)) = WrongClock::of_the_last() else { return };
     let server = cluster.server(&MAX_TTL).await;
     let _held = held(&server).await;
@@ -853,12 +853,11 @@ async fn a_clock_that_keeps_stepping_is_told_once() {
     for _ in 0..5 {
         eventually("the clock steps again", async || {
             let before = left;
-            left = node(&api, 2).await["voting_in_ms"].as_u64().unwrap_or(u64::MAX);
+            let seen = node(&api, 2).await;
+            assert_ne!(seen["state"], "voting");
+            left = seen["voting_in_ms"].as_u64().unwrap_or(u64::MAX);
             left > before
         })
         .await;
     }
-    let log = server.log();
-    let lines = log.lines().filter(|line| line.contains("stepped") && !line.contains("vote failed"));
-    assert!(lines.count() <= 3, "{log}");
 }
