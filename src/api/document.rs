@@ -201,7 +201,8 @@ fn waits(path: &str, operation: &Value, schemas: &Value) -> bool {
     !path.ends_with("/hold") && (in_body || parameters.any(|parameter| parameter["name"] == "wait_ms"))
 }
 
-/// What an operation that waits answers those who ask for heartbeats.
+/// What an operation that waits answers those who ask for heartbeats. In words: of two kinds of answer, generated clients
+/// make one type of either.
 fn add_heartbeats(operation: &mut Value, method: &str) {
     let mut text = operation["description"].as_str().unwrap_or_default().to_owned();
     text += "\n\nWith `Accept: text/event-stream` and without `application/json` in it, the answer is an event `answer` with the same data, after comments as heartbeats, one every 10 s; a problem that comes after the first heartbeat is an event `problem`.";
@@ -209,13 +210,6 @@ fn add_heartbeats(operation: &mut Value, method: &str) {
         text += " With `Prefer: wait` heartbeats are white space before the JSON, and in place of a problem that comes after the first of them the connection breaks. `Prefer: wait=N` waits for N seconds at most.";
     }
     operation["description"] = json!(text);
-    let content = &mut operation["responses"]["200"]["content"];
-    let answer = content["application/json"]["schema"].clone();
-    content["text/event-stream"] = json!({
-        "schema": { "type": "string" }, "example": ": heartbeat\n\nid: 1\nevent: answer\ndata: {…}\n\n",
-    });
-    operation["x-events"] =
-        json!({ "answer": answer, "problem": { "$ref": "#/components/schemas/Problem" } });
 }
 
 fn camel_case(text: &str) -> String {
