@@ -58,9 +58,9 @@ pub async fn look<V: Serialize + Send + 'static>(
     show: impl FnOnce(Name, View) -> V + Send + 'static,
 ) -> Result<Response, Problem> {
     let (after, wait_ms) = (optional(asked.after)?, optional(asked.wait_ms)?.unwrap_or(0));
-    let (service, wait_ms) = (app.service.clone(), heartbeats.wait_ms(wait_ms));
+    let (app, wait_ms) = (AppState::clone(app), heartbeats.wait_ms(wait_ms));
     let look = async move {
-        let view = service.look_after(resource, &name, after.as_deref(), wait_ms).await?;
+        let view = app.service.look_after(resource, &name, after.as_deref(), wait_ms).await?;
         Ok(Json(show(name, view)))
     };
     heartbeats.answer(look).await

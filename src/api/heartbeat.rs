@@ -75,6 +75,11 @@ fn items<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str
 }
 
 impl Heartbeats {
+    /// Whether the request asks for any; its work is then a task of its own.
+    pub fn are_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// How long to wait, of `wait_ms` at most.
     pub fn wait_ms(&self, wait_ms: u64) -> u64 {
         self.0.as_ref().map_or(wait_ms, |asked| wait_ms.min(asked.wait_ms_max))

@@ -281,13 +281,14 @@ pub async fn acquire<V: Serialize>(
     options: AcquireOptions,
     show: impl Show<V>,
 ) -> Result<Response, Problem> {
-    let service = app.service.clone();
+    let app = AppState::clone(app);
+    // In a task of its own it may outlive its client: the server does not end before that lease is given back.
+    let underway = heartbeats.are_wanted().then(|| app.service.engine.underway());
     let acquire = async move {
-        // Where it is a task of its own, a server does not end before the lease of a client that is gone is given back.
-        let _underway = service.engine.underway();
-        let granted = service.acquire(&target, &options).await?;
+        let _underway = underway;
+        let granted = app.service.acquire(&target, &options).await?;
         // Only a map with keys that are no strings could fail, and no answer has one.
-        let body = serde_json::to_vec(&show(&granted.lease, service.wall_ms()))
+        let body = serde_json::to_vec(&show(&granted.lease, app.wall_ms()))
             .map_err(|_| Problem::from(Kind::Internal))?;
         Ok(NewLease { body: body.into(), granted: Some(granted) })
     };

@@ -70,8 +70,8 @@ pub struct Settings {
     #[serde(deserialize_with = "scalar")]
     pub key_prefix: String,
 
-    /// Longest life of a lease without extension, and how long nodes abstain of which a majority
-    /// restarted at once
+    /// Longest life of a lease without extension, and how long nodes abstain after a majority of
+    /// them restarted at once
     #[arg(long, default_value = "5m", value_name = "DURATION", help_heading = "Leases")]
     #[serde(deserialize_with = "scalar")]
     pub max_ttl: Span,

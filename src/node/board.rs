@@ -254,7 +254,7 @@ impl Board {
         let wait_ms = if wait_ms > 0 { wait_ms + drift_ms(wait_ms) } else { 0 };
         let token_floor = self.last_token(&membership, marked.iter().map(|(seen, _)| seen.status.node_ms));
         let wait = Wait { until: now + Duration::from_millis(wait_ms), token_floor };
-        // What is found later holds as well; and where more nodes are marked by then it is less.
+        // A floor found later is as safe, and lower once more nodes are marked.
         let lower = |known: &mut Wait| known.token_floor = known.token_floor.min(token_floor);
         for member in membership.members.iter().filter(|member| member.role == Role::Joining) {
             self.waits.entry(member.nonce.clone()).and_modify(lower).or_insert(wait);

@@ -111,7 +111,7 @@ impl Ledger {
         self.end(lease, |_| true);
     }
 
-    /// An extension was told that it is not held any more, whoever granted it.
+    /// An extension found that a lease is not held any more, whichever server granted it.
     pub(crate) fn lost(&self, held: &Held, handle: LeaseHandle) {
         let known = self.leases.lock().forget(&handle.id, |_| true);
         if let Some(known) = &known {

@@ -55,7 +55,8 @@ impl View {
     }
 }
 
-/// Who they are, in whatever order they expire. Of more than are shown only how many: each extension shows others.
+/// A digest of who shares a lock, whatever the order in which they expire. Where not all are shown it tells only how many
+/// there are, since an extension changes who is shown.
 fn shared_revision(sharers: &Sharers) -> String {
     let mut tokens: Vec<u64> = sharers.holders.iter().map(|holder| holder.token.get()).collect();
     if sharers.total as usize > tokens.len() {
