@@ -237,7 +237,7 @@ schema() {
   cd "$scratch" # where it keeps what it found
   attempt schema env SCHEMATHESIS_HOOKS="$here/schemathesis_hooks.py" \
     "$tools/venv/bin/schemathesis" run "$url/openapi.json" --url "$url" \
-    -n "${SCHEMATHESIS_EXAMPLES:-100}" --phases examples,coverage,fuzzing,stateful \
+    -n "${SCHEMATHESIS_EXAMPLES:-40}" --phases examples,coverage,fuzzing,stateful \
     --checks all --exclude-checks use_after_free --exclude-operation-id-regex '^(hold|observe).*$' \
     --continue-on-failure --generation-deterministic --no-color
 }
