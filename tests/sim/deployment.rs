@@ -24,6 +24,8 @@ use crate::world::{Plan, START_US, World};
 /// these are repeated for two seconds while the membership changes.
 const LATE_TIMEOUTS: u64 = 4;
 const LATE_MS: u64 = 2200;
+/// Longer than all that is waited for after the faults.
+const END_MAX: Duration = Duration::from_secs(600);
 
 /// What came of a seed.
 pub struct Outcome {
@@ -355,7 +357,10 @@ async fn play(kind: Kind, seed: u64, printed: bool) -> Outcome {
             Err(_) => checkers.violate("a call never returns".to_owned()),
         }
     }
-    end(&town, &scene, &mut rng, quarantine_ms, calm_at_ms).await;
+    let last = end(&town, &scene, &mut rng, quarantine_ms, calm_at_ms);
+    if tokio::time::timeout(END_MAX, last).await.is_err() {
+        checkers.violate("a call after the faults never returns".to_owned());
+    }
 
     let (faults, virtual_ms, scripts) = (made, world.ms(), world.runs());
     let (hash, events) = {

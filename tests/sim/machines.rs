@@ -51,8 +51,15 @@ impl Machines {
 /// Until `until_ms`.
 pub async fn run(town: Arc<Town>, mut machines: Machines, until_ms: u64) {
     let (world, rng) = (&town.world, &mut machines.rng);
-    while (machines.still || machines.back || machines.starts) && world.ms() < until_ms {
+    if !(machines.still || machines.back || machines.starts) {
+        return;
+    }
+    loop {
         sleep(Duration::from_millis(rng.random_range(50..900))).await;
+        // After the last fault there is none.
+        if world.ms() >= until_ms {
+            return;
+        }
         if machines.still && rng.random_range(0..3) == 0 {
             let for_ms = rng.random_range(50..2500);
             world.note(("still", [for_ms, 0, 0]), || format!("all servers stand still for {for_ms} ms"));
