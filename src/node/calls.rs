@@ -323,6 +323,9 @@ pub fn release(scope: &Scope, lease: &LeaseId, cause: Cause, settle: Settle) -> 
     command
 }
 
+/// What follows `0` where a node that does not hold the lease is not known to vote.
+const MAY_HAVE_FORGOTTEN: i64 = 2;
+
 /// The answer to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
@@ -332,13 +335,28 @@ pub struct Released {
     pub extended: bool,
     /// Whether it is held, and stays.
     pub stays: bool,
+    /// Whether it is not held, and the node is not known to vote: it may have forgotten it.
+    pub forgotten: bool,
 }
 
 impl Released {
     /// Reads the answer.
     pub fn read(answer: &Answer) -> Self {
-        let (held, flag) = (answer.done, answer.rest == [Value::Int(1)]);
-        Self { held, extended: held && flag, stays: !held && flag }
+        let held = answer.done;
+        let says = |flag| answer.rest == [Value::Int(flag)];
+        Self {
+            held,
+            extended: held && says(1),
+            stays: !held && says(1),
+            forgotten: !held && says(MAY_HAVE_FORGOTTEN),
+        }
+    }
+
+    /// The answer of a node that may have taken the lease for expired.
+    pub fn doubt(answer: &mut Answer) {
+        if !answer.done && answer.rest == [Value::Int(0)] {
+            answer.rest = vec![Value::Int(MAY_HAVE_FORGOTTEN)];
+        }
     }
 }
 

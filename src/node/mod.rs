@@ -209,10 +209,16 @@ pub struct Call {
 impl Call {
     /// Whether it asks for the vote of a process that the node was before, by these `run_id`s
     /// (docs/protocol.md §4): it restarted, who asks has not noticed yet, and a marker restored from disk
-    /// would match.
-    pub fn is_stale(&self, former: &[String]) -> bool {
+    /// would match. A release is none, since it takes place all the same: it goes without its marker then.
+    pub fn is_stale(&mut self, former: &[String]) -> bool {
         let marker = self.marker.as_ref().filter(|marker| marker.votes);
-        marker.is_some_and(|marker| former.iter().any(|id| marker.expected.contains(id.as_str())))
+        let is_stale =
+            marker.is_some_and(|marker| former.iter().any(|id| marker.expected.contains(id.as_str())));
+        if is_stale && self.command.script == Script::Release {
+            self.marker = None;
+            return false;
+        }
+        is_stale
     }
 }
 

@@ -115,6 +115,11 @@ impl Script {
         !self.is_look() && !matches!(self, Self::Release | Self::Publish)
     }
 
+    /// Whether it may take the marker: what a release finds is a vote, too, but it takes place without.
+    pub const fn may_be_marked(self) -> bool {
+        self.is_marked() || matches!(self, Self::Release)
+    }
+
     /// Whether it looks after the node rather than after a lease.
     pub const fn is_look(self) -> bool {
         matches!(self, Self::Status | Self::Mark | Self::Register)

@@ -25,10 +25,11 @@ impl Drop for Unsent<'_> {
 }
 
 impl Engine {
-    /// Takes a lease away on every node. `Ok(true)` where a quorum may have held it.
+    /// Takes a lease away on every node. `Ok(true)` where a quorum may have held it, `Ok(false)` where none can.
     ///
     /// # Errors
-    /// The votes, where fewer than a quorum answered; the release goes on at the others.
+    /// The votes, where fewer than a quorum answered, or it is at no node that did and so many may have forgotten it
+    /// that a quorum may have held it; the release goes on at the others.
     pub async fn release(self: &Arc<Self>, scope: &Scope, lease: &LeaseId) -> Result<bool, Nodes> {
         self.release_for(scope, lease, Cause::Release).await
     }
@@ -59,7 +60,7 @@ impl Engine {
         if round.count.yes > 0 {
             self.hub.ring(channels);
         }
-        if round.is_free() { Ok(round.was_held()) } else { Err(round.count.nodes()) }
+        round.was_held().ok_or_else(|| round.count.nodes())
     }
 
     /// Takes away what the nodes were seen to hold of a lease, unless it has a quorum by now: its acquire
@@ -131,7 +132,7 @@ impl Engine {
 mod tests {
     use std::time::Duration;
 
-    use crate::domain::LeaseId;
+    use crate::domain::{LeaseHandle, LeaseId};
     use crate::node::Script;
     use crate::node::calls::Cause;
     use crate::quorum::Round;
@@ -176,6 +177,36 @@ mod tests {
             api.nodes[0].go_on();
         };
         assert!(!tokio::join!(api.release(&won.handle), go_on).0);
+    }
+
+    /// A lease at the first two nodes of three.
+    async fn at_two(api: &Api) -> LeaseHandle {
+        api.nodes[2].hang_with(Script::Acquire);
+        let lease = api.acquire().await;
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(api.holders(&lease), [true, true, false]);
+        lease
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_of_which_a_node_forgot_its_copy_is_told_to_have_been_released() {
+        let [api, _] = Api::pair().await;
+        let lease = at_two(&api).await;
+        api.nodes[0].node.flush();
+        assert!(api.release(&lease).await);
+        assert!(!api.release(&lease).await, "the others vote, and know of none");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whether_a_lease_was_held_that_one_node_forgot_and_one_keeps_to_itself_is_not_told() {
+        let [api, _] = Api::pair().await;
+        let lease = at_two(&api).await;
+        api.nodes[0].node.flush();
+        api.nodes[1].refuse(Some(Script::Release));
+        let nodes = api.engine.release(&api.scope, &lease.id).await.unwrap_err();
+        assert_eq!((nodes.held, nodes.failed), (1, 2));
+        api.nodes[1].refuse(None);
+        assert!(api.release(&lease).await);
     }
 
     #[tokio::test(start_paused = true)]

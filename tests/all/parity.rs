@@ -241,9 +241,10 @@ fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
 }
 
 fn release() -> impl Strategy<Value = Timed> {
-    (lease(), one_of(&REASONS)).prop_map(|((lease, scope), reason)| {
+    let marker = prop_oneof![3 => marker().prop_map(|(marker, _)| marker), 1 => Just(None)];
+    (marker, lease(), one_of(&REASONS)).prop_map(|(marker, (lease, scope), reason)| {
         let (keys, by) = scope.by_lease;
-        (script(Script::Release, None, &keys, &[lease, reason, by.to_owned()]), false)
+        (script(Script::Release, marker, &keys, &[lease, reason, by.to_owned()]), false)
     })
 }
 
@@ -371,8 +372,7 @@ impl Real<'_> {
 
     /// Runs calls as one batch; their replies in the form that other scripts reply in.
     fn batch(&mut self, calls: &[(&Command, Option<&Marker>)]) -> Vec<Result<Value, String>> {
-        let marker = calls.iter().find_map(|(_, marker)| *marker);
-        let (mut keys, mut args) = calls[0].0.invocation(marker);
+        let (mut keys, mut args) = calls[0].0.invocation(calls[0].1);
         for (command, _) in &calls[1..] {
             keys.extend(command.keys().map(str::to_owned));
             args.extend(command.args().map(str::to_owned));
@@ -425,8 +425,11 @@ fn plain(text: &str) -> String {
     in_quotes(&told)
 }
 
-/// Redis 6 names the command without them.
+/// Redis 6 names the command without them. What no command is given is said in other words there, and by Valkey.
 fn in_quotes(text: &str) -> String {
+    if text.ends_with("ommand arguments must be strings or integers") {
+        return "ERR Lua redis lib command arguments must be strings or integers".to_owned();
+    }
     match text.strip_prefix("ERR invalid expire time in ") {
         Some(command) if !command.starts_with('\'') => {
             format!("ERR invalid expire time in '{command}' command")
@@ -464,12 +467,10 @@ fn batch_at(steps: &[Timed]) -> Vec<(&Command, Option<&Marker>)> {
     let mut batch: Vec<(&Command, Option<&Marker>)> = Vec::new();
     for (step, short_lived) in steps {
         let Step::Script { command, marker } = step else { break };
-        let first = batch.iter().find_map(|(_, marker)| *marker);
-        let fits = match (first, marker) {
-            (Some(first), Some(marker)) => format!("{first:?}") == format!("{marker:?}"),
-            _ => true,
+        let fits = |(_, first): &(&Command, Option<&Marker>)| {
+            format!("{first:?}") == format!("{:?}", marker.as_ref())
         };
-        if !command.script.is_batched() || !fits {
+        if !command.script.is_batched() || !batch.iter().all(fits) {
             break;
         }
         batch.push((command, marker.as_ref()));

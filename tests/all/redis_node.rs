@@ -150,7 +150,7 @@ fn send_marked(node: &RedisNode, command: Command, marker: Option<Marker>) -> Re
 }
 
 fn send(node: &RedisNode, command: Command) -> Receiver {
-    let marker = command.script.is_marked().then(|| marker("M"));
+    let marker = command.script.may_be_marked().then(|| marker("M"));
     send_marked(node, command, marker)
 }
 

@@ -124,11 +124,6 @@ func judgeable(object string, calls []Call) (History, error) {
 				continue
 			}
 		case call.Op == "issue":
-		case call.Outcome == "lost" && call.Op == "release":
-			// "Nothing was held" says that the lease is over now. The release may have ended it itself, at nodes of
-			// which too many others had forgotten it.
-			input.Op = "lost"
-			endings[input.Lease] = ending{call.Client, input.Token, min(call.UntilUs, call.AskedUs)}
 		case call.Outcome == "lost":
 			input.Op = "lost"
 		case call.Outcome == "unknown" && call.Op == "proclaim":

@@ -499,6 +499,23 @@ impl Checkers {
         self.lock().leases[index].given_up = true;
     }
 
+    /// Its first release says that it was not held.
+    pub fn not_held(&self, index: usize) {
+        let mut state = self.lock();
+        let lease = &state.leases[index];
+        if self.exclusive
+            && lease.valid_until > Instant::now()
+            && lease.released.is_none()
+            && !state.is_forced(index)
+        {
+            let (resource, token) = (lease.resources[0], lease.handle.token.get());
+            let what = format!(
+                "the lease of r{resource} with token {token} is valid, and said not to have been held"
+            );
+            self.violated(&mut state, what);
+        }
+    }
+
     /// A release was answered.
     pub fn released(&self, index: usize) {
         let mut state = self.lock();

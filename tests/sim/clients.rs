@@ -608,7 +608,7 @@ impl Client {
         let town = Arc::clone(&self.town);
         // It stops working before it says so.
         town.checkers.give_up(holding.index);
-        for _ in 0..3 {
+        for attempt in 0..3 {
             let process = self.any_process();
             let there = self.ms(0, 3);
             let patience = if self.chance(10) { self.ms(0, 20) } else { Duration::from_secs(3) };
@@ -617,7 +617,10 @@ impl Client {
                 town.at(&process, process.service.release(&holding.held, holding.handle)).await
             };
             match timeout(patience, call).await {
-                Ok(Some(Ok(_))) => {
+                Ok(Some(Ok(held))) => {
+                    if !held && attempt == 0 {
+                        town.checkers.not_held(holding.index);
+                    }
                     town.checkers.released(holding.index);
                     return;
                 }

@@ -1493,7 +1493,7 @@ impl Inner {
         if self.rng.random_range(0..100) < weather.stragglers { delay * 10 } else { delay }
     }
 
-    fn send_call(&mut self, way: Way, call: Call, now: u64, answers: &mut Answers) {
+    fn send_call(&mut self, way: Way, mut call: Call, now: u64, answers: &mut Answers) {
         // As the driver does.
         let is_stale = call.is_stale(&self.link(way).former);
         let Call { command, marker, reply } = call;

@@ -95,7 +95,7 @@ fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String]
     let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
     let command = if script.is_batched() { command.call() } else { command };
     let command = args.iter().fold(command, |command, arg| command.arg(arg));
-    text(node.eval(&command, script.is_marked().then(|| marker(ahead_us)).as_ref()))
+    text(node.eval(&command, script.may_be_marked().then(|| marker(ahead_us)).as_ref()))
 }
 
 fn run(node: &EmbeddedNode, script: Script, keys: &[String], args: &[String]) -> String {
@@ -390,6 +390,14 @@ fn a_release_that_found_everything_needs_no_tombstone() {
     assert_eq!(release(&node, &BOTH, A), "1");
     assert_eq!(node.keys(), ["q:lock:a", "q:lock:b", "q:member"]);
     assert_eq!(release(&node, &BOTH, A), "0");
+}
+
+#[test]
+fn a_node_that_may_have_forgotten_a_lease_says_so_when_that_is_released() {
+    let node = node();
+    acquire(&node, &LOCK, &ASK);
+    node.flush();
+    assert_eq!(release(&node, &LOCK, A), "0 2");
 }
 
 #[test]

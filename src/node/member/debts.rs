@@ -78,7 +78,8 @@ impl Member {
         // What it is asked to forget it may have been granted just before this, however long ago that was sent.
         let settle = command.settle.filter(|_| !refused).map(|settle| settle.from(now));
         let renewed = settle.map(|settle| Arc::new(Command { settle: Some(settle), ..(*command).clone() }));
-        self.forward(renewed.as_ref().unwrap_or(&command), None, now, to, None);
+        let marker = self.marker_for(&command);
+        self.forward(renewed.as_ref().unwrap_or(&command), marker, now, to, None);
         self.unsettled.fetch_sub(1, Ordering::Release);
     }
 }

@@ -23,7 +23,7 @@ pub use self::gate::NodeView;
 use self::gate::{Gate, MOVED, SUSPECTED};
 use super::ballot::{Ballot, Seat, Vote};
 use super::board::{Board, MARKING, STEPPED, Standing};
-use super::calls::Bounds;
+use super::calls::{Bounds, Released};
 use super::clock_watch::{ClockWatch, Sight};
 use super::complaints::Complaints;
 use super::electorate::Electorate;
@@ -239,7 +239,7 @@ impl Member {
         self.complaints.failed(self.metrics.node(), command.script, why, now);
     }
 
-    /// Sends what needs no marker, now. A release that fails becomes a debt.
+    /// Sends what any node does, whether it votes or not, now. A release that fails becomes a debt.
     pub fn tell(self: &Arc<Self>, command: &Arc<Command>, now: Instant, to: Option<Seat>) {
         if command.settle.is_some() {
             // Nothing is changed at a node that is refused. But another server may see it
@@ -256,10 +256,20 @@ impl Member {
                 return abstain(to, why);
             }
         }
-        self.forward(command, None, now, to, self.trace(command));
+        self.forward(command, self.marker_for(command), now, to, self.trace(command));
     }
 
-    /// Sends what needs no marker, and waits for the answer.
+    /// A release does what it does at any node, but what it finds is a vote, where the node has one.
+    fn marker_for(&self, command: &Command) -> Option<Arc<Marker>> {
+        match &**self.gate.load() {
+            Gate::Open(marker, generation) if *generation == self.electorate.generation() => {
+                (command.script == Script::Release).then(|| Arc::clone(marker))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sends what any node does, and waits for the answer.
     ///
     /// # Errors
     /// Why there is none.
@@ -342,8 +352,12 @@ impl ReplyWatcher for Member {
         if let Some(node_ms) = node_ms {
             // Already the vote that tells of the step was cast by the wrong clock.
             let stepped = self.watch_clock(sent_at, now, node_ms);
-            if command.script.is_marked() && (stepped || self.stepped.load(Ordering::Acquire)) {
-                answer = Err(NodeError::ClockStepped);
+            if stepped || self.stepped.load(Ordering::Acquire) {
+                if command.script.is_marked() {
+                    answer = Err(NodeError::ClockStepped);
+                } else if let (Script::Release, Ok(answer)) = (command.script, &mut answer) {
+                    Released::doubt(answer);
+                }
             }
         }
         self.metrics.request(command.script, answer.as_ref().map(|a| a.done), took);

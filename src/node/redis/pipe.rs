@@ -190,10 +190,11 @@ impl<'a> Pipe<'a> {
         while self.runs.len() < RUNS_MAX / 2 {
             match self.taken.pop_front() {
                 None => break,
-                Some(Job::Call(call)) if call.is_stale(self.former) => {
-                    call.reply.send(Err(NodeError::Unmarked));
-                }
-                Some(Job::Call(call)) => {
+                Some(Job::Call(mut call)) => {
+                    if call.is_stale(self.former) {
+                        call.reply.send(Err(NodeError::Unmarked));
+                        continue;
+                    }
                     if !run::joins(&call, &calls, keys) {
                         self.send_calls(std::mem::take(&mut calls), false, cx);
                         keys = 0;

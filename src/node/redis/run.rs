@@ -15,8 +15,8 @@ const KEYS_MAX: usize = 512;
 
 /// The `EVALSHA` of these calls, which share one run ([`joins`]), or of a call alone.
 pub(super) fn command(calls: &[Call]) -> Cmd {
-    let marker = calls.iter().find_map(|call| call.marker.as_ref());
     let Some(first) = calls.first() else { return Cmd::new() };
+    let marker = first.marker.as_ref();
     let batched = first.command.script.is_batched();
     let own_keys: usize = calls.iter().map(|call| call.command.keys().len()).sum();
     let marker_keys = usize::from(marker.is_some());
@@ -41,7 +41,7 @@ pub(super) fn command(calls: &[Call]) -> Cmd {
 }
 
 /// Whether `call` may share a run with `calls`, which have so many `keys`: there is room, and
-/// they expect the same marker, or one of the two expects none.
+/// they expect the same marker, or none.
 pub(super) fn joins(call: &Call, calls: &[Call], keys: usize) -> bool {
     let Some(first) = calls.first() else { return true };
     if !call.command.script.is_batched() || !first.command.script.is_batched() {
@@ -50,10 +50,11 @@ pub(super) fn joins(call: &Call, calls: &[Call], keys: usize) -> bool {
     if calls.len() == CALLS_MAX || keys + call.command.keys().len() > KEYS_MAX {
         return false;
     }
-    let Some(marker) = &call.marker else { return true };
-    match calls.iter().find_map(|other| other.marker.as_ref()) {
-        Some(other) => Arc::ptr_eq(&other.expected, &marker.expected) || other.expected == marker.expected,
-        None => true,
+    match (&call.marker, &first.marker) {
+        (Some(one), Some(other)) => {
+            Arc::ptr_eq(&one.expected, &other.expected) || one.expected == other.expected
+        }
+        (one, other) => one.is_none() && other.is_none(),
     }
 }
 

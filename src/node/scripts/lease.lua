@@ -2,7 +2,7 @@
 -- node one run, one look at the clock, and one at all that is stored.
 --
 -- KEYS  [marker], then the keys of each call
--- ARGV  1 the expected marker, or '' where all calls are releases, and KEYS has none
+-- ARGV  1 the expected marker, or '' where the calls are releases that go without, and KEYS has none
 --       2 how far a token may be ahead of the clock, µs   3 fence retention, ms
 --       then the words of each call: its name, how many keys it has, and what its function takes after `keys`
 -- Reply {now, reply × n}. Each reply is a list that begins with a code, as text where it has nothing but integers; or
@@ -314,7 +314,7 @@ end
 
 -- Takes a lease away wherever it is held here, and makes sure that it stays away: where the acquire has not arrived
 -- yet, or may come after a copy that was given back to this node, a tombstone meets it (§1.4). Needs no marker, since
--- forgetting is always safe.
+-- forgetting is always safe; but only with the right one does "not held" say that it was not (§1.8).
 --
 -- keys   record × n, or the index of a semaphore, as `by` says
 -- why    'release'  somebody asked for it
@@ -323,7 +323,8 @@ end
 --                   it; and where it found nothing it leaves no fence
 --        'over'     no quorum holds it any more: what is left of it goes
 --        'bar'      where it is held it stays; where it is not, it shall not come
--- Reply  {1, extended?} it was held, or a part of it; {0, 0} it was not (any more); {0, 1} it is, and stays
+-- Reply  {1, extended?} it was held, or a part of it; {0, 0} it was not (any more); {0, 1} it is, and stays; {0, 2} it
+--        is not held here, but this node may have forgotten it
 local function release(keys, id, why, by)
   -- How long a tombstone waits, ms: it and the acquire that it overtook sit in the same stalled node and run within
   -- moments of each other.
@@ -348,7 +349,7 @@ local function release(keys, id, why, by)
         if why ~= 'release' then
           -- Of a semaphore that text says which slots it has, which its holder's own word must find.
           if not index then force(named .. '//' .. id, '', tombstone) end
-          return '0 0'
+          return marked and '0 0' or '0 2'
         end
         kept = true
       end
@@ -388,7 +389,7 @@ local function release(keys, id, why, by)
   if freed and index then redis.pcall('PUBLISH', index, first_of(queue_of(index), #keys)) end
   -- Something is missing: a lease that has expired and gone, or one that is still on its way.
   if may_come or found == 0 or found < #keys then force(named .. '//' .. id, '', tombstone) end
-  return held and (extended and '1 1' or '1 0') or '0 0'
+  return held and (extended and '1 1' or '1 0') or marked and '0 0' or '0 2'
 end
 
 -- Gives a lease back to a node that does not have it (§1.7). Where the members changed and fewer than a quorum hold
