@@ -227,10 +227,23 @@ const HEAD_START: Duration = Duration::from_millis(100);
 /// Connects to whichever address of the name answers first. The reason tells what became of each.
 async fn open_tcp(host: &str, port: u16, deadline: Instant) -> Result<TcpStream, ConnectError> {
     let found = in_time(deadline, async { Ok(tokio::net::lookup_host((host, port)).await?.collect()) });
-    let mut addresses = interleaved(found.await?).into_iter();
+    let stream = race(host, found.await?, deadline).await?;
+    // A run is one write: nothing is gained by holding the last segment of it back.
+    stream.set_nodelay(true)?;
+    // For a connection without traffic; one with traffic is judged by its answers.
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(3))
+        .with_retries(3);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    Ok(stream)
+}
+
+async fn race(host: &str, addresses: Vec<SocketAddr>, deadline: Instant) -> Result<TcpStream, ConnectError> {
+    let mut addresses = interleaved(addresses).into_iter();
     let connect = async |address: SocketAddr| (address, TcpStream::connect(address).await);
     let (mut tried, mut attempts) = (Vec::new(), FuturesUnordered::new());
-    let stream = loop {
+    loop {
         if let Some(address) = addresses.next() {
             tried.push((address, "no answer in time".to_owned()));
             attempts.push(connect(address));
@@ -241,7 +254,7 @@ async fn open_tcp(host: &str, port: u16, deadline: Instant) -> Result<TcpStream,
         tokio::select! {
             biased;
             Some((address, outcome)) = attempts.next() => match outcome {
-                Ok(stream) => break stream,
+                Ok(stream) => return Ok(stream),
                 Err(error) => {
                     let its_own = tried.iter_mut().filter(|(of, _)| *of == address);
                     its_own.for_each(|(_, why)| *why = error.to_string());
@@ -250,16 +263,7 @@ async fn open_tcp(host: &str, port: u16, deadline: Instant) -> Result<TcpStream,
             () = tokio::time::sleep(HEAD_START), if addresses.len() > 0 => {}
             () = tokio::time::sleep_until(deadline) => return Err(of_attempts(host, &tried)),
         }
-    };
-    // A run is one write: nothing is gained by holding the last segment of it back.
-    stream.set_nodelay(true)?;
-    // For a connection without traffic; one with traffic is judged by its answers.
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(3))
-        .with_retries(3);
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-    Ok(stream)
+    }
 }
 
 /// The families in turn, the first address first: one of them may lead nowhere.
@@ -360,6 +364,8 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
 
     fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
@@ -371,6 +377,38 @@ mod tests {
         let given = addresses(&["[::1]:1", "[::2]:1", "127.0.0.1:1", "[::3]:1"]);
         let turns = addresses(&["[::1]:1", "127.0.0.1:1", "[::2]:1", "[::3]:1"]);
         assert_eq!(interleaved(given), turns);
+    }
+
+    /// Where connections are neither accepted nor refused, for as long as this lives.
+    fn swallowing() -> (SocketAddr, Vec<Socket>) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.listen(0).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        // The first waits to be accepted, and there is no room for more.
+        let waiting = (0..2).map(|_| {
+            let waits = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            waits.set_nonblocking(true).unwrap();
+            let _ = waits.connect(&address.into());
+            waits
+        });
+        let kept = waiting.chain([socket]).collect();
+        (address, kept)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_swallows_packets_does_not_keep_from_the_next_one() {
+        let (silent, _kept) = swallowing();
+        let sound = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let sound = (sound.local_addr().unwrap(), sound);
+        let long = Instant::now() + Duration::from_secs(60);
+        let stream = race("node", vec![silent, sound.0], long).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), sound.0);
+        drop(sound.1);
+        let soon = Instant::now() + 15 * HEAD_START;
+        let why = race("node", vec![silent, sound.0], soon).await.unwrap_err().to_string();
+        let of_second = format!("{}: Connection refused", sound.0);
+        assert!(why.starts_with(&format!("{silent}: no answer in time; {of_second}")), "{why}");
     }
 
     #[test]
