@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::proxy::Proxy;
-use crate::support::redis::new_directory;
+use crate::support::redis::{free_port, leashed, new_directory};
 use crate::support::server::{init, libfaketime};
 use crate::support::{
     Api, Cluster, EventStream, Redis, RedisOptions, Server, ServerOptions, eventually, number, skip, token,
@@ -353,6 +353,83 @@ async fn a_replica_is_refused() {
     refused(&cluster.urls(), &[&cluster.nodes[2]], &["replica"]);
 }
 
+/// A `redis-server --sentinel` that promotes a replica of the node on `port` once that node is gone.
+struct Sentinel(std::process::Child);
+
+impl Sentinel {
+    fn over(port: u16, listens: u16, directory: &Path) -> Self {
+        let file = directory.join("sentinel.conf");
+        let text = format!(
+            "port {listens}\nsentinel monitor node 127.0.0.1 {port} 1\n\
+             sentinel down-after-milliseconds node 500\nsentinel failover-timeout node 3000\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let mut command = leashed(&binary);
+        command.arg(&file).arg("--sentinel").current_dir(directory).stdout(std::process::Stdio::null());
+        Self(command.spawn().expect("a Sentinel"))
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = (self.0.kill(), self.0.wait());
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_a_sentinel_promotes_takes_its_masters_place_as_a_process_that_may_have_forgotten() {
+    let mut cluster = Cluster::blank(3, &RedisOptions::default());
+    let master = &cluster.nodes[0];
+    master.command::<()>(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    let replica = Redis::with(RedisOptions::default());
+    replica.command::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    // As what follows promotions does: a virtual address, a load balancer, a name.
+    let proxy = Proxy::before(master.port());
+    let urls: Vec<String> = [proxy.url()].into_iter().chain(cluster.urls().into_iter().skip(1)).collect();
+    assert!(init(&urls, &["--max-ttl", "1m"]).status.success());
+    let server = Server::start(&ServerOptions::over(urls).with(&["--max-ttl", "1m"]));
+    server.all_voting().await;
+    let copied = |name: &str| replica.try_command::<String>(&["GET", name]).is_ok();
+    eventually("the replica has the marker", || async { copied("quorate:member") }).await;
+    let (listens, directory) = (free_port(), new_directory());
+    let sentinel = Sentinel::over(master.port(), listens, &directory);
+    let url = format!("redis://127.0.0.1:{listens}");
+    eventually("the Sentinel knows the replica", || async {
+        let connection = redis::Client::open(url.as_str()).and_then(|client| client.get_connection());
+        connection.is_ok_and(|mut connection| {
+            let asked = redis::cmd("INFO").arg("sentinel").query::<String>(&mut connection);
+            asked.is_ok_and(|info| info.contains("slaves=1"))
+        })
+    })
+    .await;
+
+    let (api, name) = (server.api(), unique("promoted"));
+    cluster.nodes[2].stop();
+    becomes(&api, 2, "down").await;
+    // It hears of nothing from now on, not even of what would wait in its socket.
+    replica.stop();
+    cluster.nodes[0].command::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let taken_at = Instant::now();
+    let lease = api.acquire(&name, json!({"ttl_ms": 60_000})).await.ok();
+    cluster.nodes[0].kill();
+    replica.resume();
+    cluster.nodes[2].resume();
+    becomes(&api, 0, "down").await;
+    eventually("the replica is promoted", || async { replica.info("replication")["role"] == "master" }).await;
+    assert!(replica.leases(&name).is_empty(), "what it did not hear of is not there");
+    proxy.turn_to(replica.port());
+    becomes(&api, 0, "quarantined").await;
+    let seen = node(&api, 0).await;
+    assert!(seen["reason"].as_str().is_some_and(|reason| reason.contains("promoted replica")), "{seen}");
+    becomes(&api, 2, "voting").await;
+    let second = api.acquire(&name, json!({"ttl_ms": 60_000})).await;
+    let validity = Duration::from_millis(number(&lease, "validity_ms"));
+    assert!(second.status != 200 || taken_at.elapsed() > validity, "two hold it: {}", second.text());
+    drop(sentinel);
+    let _ = std::fs::remove_dir_all(directory);
+}
+
 #[tokio::test]
 async fn a_node_that_may_evict_is_refused() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
@@ -689,8 +766,8 @@ async fn nobody_is_let_in_through_a_node_that_was_unfit_for_a_while() {
     let spells: [(&[&str], &[&str]); 2] = [
         (&["REPLICAOF", "127.0.0.1", &port], &["REPLICAOF", "NO", "ONE"]),
         (
-            &["CONFIG", "SET", "maxmemory-policy", "volatile-lru", "maxmemory", "1"],
-            &["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0"],
+            &["CONFIG", "SET", "maxmemory-policy", "volatile-lru", ";", "CONFIG", "SET", "maxmemory", "1"],
+            &["CONFIG", "SET", "maxmemory-policy", "noeviction", ";", "CONFIG", "SET", "maxmemory", "0"],
         ),
     ];
     for (begins, ends) in spells {
@@ -700,7 +777,8 @@ async fn nobody_is_let_in_through_a_node_that_was_unfit_for_a_while() {
         let taken_at = Instant::now();
         let lease = api.acquire(&name, json!({"ttl_ms": 2_000})).await.ok();
         cluster.nodes[0].resume();
-        redis.command::<()>(begins);
+        let run = |words: &[&str]| words.split(|word| *word == ";").for_each(|words| redis.command(words));
+        run(begins);
         becomes(&api, 2, "refused").await;
         // Nothing is stored for want of memory, and leases go for it.
         eventually("the node has forgotten the lease", || async {
@@ -708,7 +786,7 @@ async fn nobody_is_let_in_through_a_node_that_was_unfit_for_a_while() {
             redis.leases(&name).is_empty()
         })
         .await;
-        redis.command::<()>(ends);
+        run(ends);
         eventually("the node is not refused", || async { node(&api, 2).await["state"] != "refused" }).await;
         let seen = node(&api, 2).await;
         becomes(&api, 0, "voting").await;

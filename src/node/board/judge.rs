@@ -62,7 +62,8 @@ pub struct Verdict {
 pub(in crate::node) const MARKING: &str = "being marked";
 /// Why a clock is not trusted.
 pub const STEPPED: &str = "its clock stepped: waiting until leases judged by it have expired";
-const RESTARTED: &str = "restarted or lost its data: waiting until leases it may have forgotten have expired";
+const RESTARTED: &str = "restarted, lost its data, or is a promoted replica: waiting until leases it may have forgotten \
+                         have expired";
 pub(super) const UNFIT: &str =
     "was a replica, or might evict: waiting until leases it may have lost by that have expired";
 pub(super) const ROLLED_BACK: &str =

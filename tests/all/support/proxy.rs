@@ -4,7 +4,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,6 +17,8 @@ use super::redis::free_port;
 /// What the network does to the bytes of both directions.
 #[derive(Debug, Default)]
 struct Faults {
+    /// The port to which new connections lead.
+    target: AtomicU16,
     /// Bytes arrive this much later.
     delay_ms: AtomicU64,
     /// Bytes to the node are swallowed.
@@ -39,7 +41,8 @@ pub struct Proxy {
 impl Proxy {
     /// Starts one before `target`.
     pub fn before(target: u16) -> Self {
-        let (faults, over) = (Arc::new(Faults::default()), Arc::new(Notify::new()));
+        let faults = Arc::new(Faults { target: target.into(), ..Faults::default() });
+        let over = Arc::new(Notify::new());
         let (epoch, epochs) = watch::channel(0);
         let (told, port) = std::sync::mpsc::channel();
         let (its_faults, its_over) = (Arc::clone(&faults), Arc::clone(&over));
@@ -54,7 +57,7 @@ impl Proxy {
                 told.send(listener.local_addr().unwrap().port()).unwrap();
                 tokio::select! {
                     () = its_over.notified() => {}
-                    () = accept(listener, target, its_faults, epochs) => {}
+                    () = accept(listener, its_faults, epochs) => {}
                 }
             });
         });
@@ -64,6 +67,12 @@ impl Proxy {
     /// As a node's URL.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on it stands before another port.
+    pub fn turn_to(&self, target: u16) {
+        self.faults.target.store(target, Ordering::Relaxed);
+        self.drop_connections();
     }
 
     /// From now on bytes arrive this much later.
@@ -117,7 +126,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, target: u16, faults: Arc<Faults>, epochs: watch::Receiver<u64>) {
+async fn accept(listener: TcpListener, faults: Arc<Faults>, epochs: watch::Receiver<u64>) {
     loop {
         let Ok((client, _)) = listener.accept().await else { continue };
         if faults.cut.load(Ordering::Relaxed) {
@@ -126,7 +135,7 @@ async fn accept(listener: TcpListener, target: u16, faults: Arc<Faults>, epochs:
         let (faults, mut epochs) = (Arc::clone(&faults), epochs.clone());
         epochs.mark_unchanged();
         tokio::spawn(async move {
-            let target = SocketAddr::from((Ipv4Addr::LOCALHOST, target));
+            let target = SocketAddr::from((Ipv4Addr::LOCALHOST, faults.target.load(Ordering::Relaxed)));
             let Ok(node) = TcpStream::connect(target).await else { return };
             let _ = (client.set_nodelay(true), node.set_nodelay(true));
             let (from_client, to_client) = client.into_split();
