@@ -30,7 +30,7 @@ const BODY_FACTOR: usize = 4;
 
 /// One lease of many.
 #[derive(Deserialize, Validate, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 #[garde(context(Limits as limits))]
 pub struct LeaseOfMany {
     /// What it is a lease of: `lock`, `multilock`, `semaphore` or `election`.
@@ -57,6 +57,13 @@ pub struct LeaseOfMany {
     ttl_ms: Option<Given<u64>>,
 }
 
+fn as_many_as_may_be(leases: &[LeaseOfMany], _: &Limits) -> garde::Result {
+    match leases.len() {
+        1..=LEASES_MAX => Ok(()),
+        _ => Err(garde::Error::new(format!("must have 1 to {LEASES_MAX} leases"))),
+    }
+}
+
 fn names_if_any() -> Array {
     let mut names = names_schema();
     names.schema_type = [Type::Array, Type::Null].into_iter().collect();
@@ -78,7 +85,7 @@ fn distinct_if_any(names: &Option<Names>, limits: &Limits) -> garde::Result {
 pub struct ManyLeases {
     /// The leases, each of them by itself: what becomes of one says nothing of the others.
     #[serde(default)]
-    #[garde(dive, length(min = 1, max = LEASES_MAX))]
+    #[garde(dive, custom(as_many_as_may_be))]
     #[schema(required = true, min_items = 1, max_items = 500)]
     leases: Vec<LeaseOfMany>,
 }
@@ -138,7 +145,7 @@ lease_answer! {
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         #[schema(value_type = BTreeMap<String, i64>, required = false)]
         fencing_tokens: BTreeMap<String, u64>,
-        /// Locks: `exclusive` or `shared`.
+        /// Locks and multilocks: `exclusive` or `shared`.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(value_type = Option<String>, pattern = "^(exclusive|shared)$")]
         mode: Option<Mode>,
@@ -171,7 +178,7 @@ lease_answer! {
 fn show(held: Held, lease: &Lease, wall_ms: u64) -> AnyLease {
     let token = lease.handle.token.get();
     let term = matches!(held, Held::Election(_)).then_some(token);
-    let mode = matches!(held, Held::Lock(_)).then_some(lease.note.mode);
+    let mode = matches!(held, Held::Lock(_) | Held::Multilock(_)).then_some(lease.note.mode);
     let permits = matches!(held, Held::Semaphore(_)).then(|| semaphores::permits(lease));
     let limit = permits.map(|_| semaphores::limit(lease));
     let (name, names, tokens) = match held {

@@ -10,6 +10,7 @@ use tower_http::request_id::RequestId;
 use super::peer::UserTimeout;
 use crate::access::Key;
 use crate::domain::{Name, Primitive, Reason};
+use crate::service::members::Change;
 use crate::telemetry::audit;
 
 /// The caller's key, where keys are asked for, the id of the request, and the connection where there is one.
@@ -38,6 +39,12 @@ impl Caller {
     /// Whether it may touch all of these names.
     pub fn covers(&self, names: &[Name]) -> bool {
         self.key.as_ref().is_none_or(|key| names.iter().all(|name| key.covers(name.as_str())))
+    }
+
+    /// It had the members changed.
+    pub fn changed_members(&self, change: &Change, epoch: u64) {
+        let key = self.key.as_deref().map(Key::name);
+        audit::members_changed(&change.to_string(), epoch, key, &self.request_id);
     }
 
     /// It took what was held of `name` away from its holder, if there was one; `None`: no quorum told.

@@ -217,7 +217,7 @@ pub(super) fn lease_example(own: serde_json::Value) -> serde_json::Value {
         "ttl_ms": 30_000, "validity_ms": 29_696,
         "acquired_at": "2026-09-21T14:13:20.000Z", "expires_at": "2026-09-21T14:13:49.696Z",
         "waited_ms": 0, "attempts": 1,
-        "nodes": {"total": 3, "quorum": 2, "granted": 3, "held": 0, "failed": 0},
+        "nodes": {"total": 3, "quorum": 2, "granted": 2, "held": 0, "failed": 0},
     });
     if let (Some(lease), serde_json::Value::Object(own)) = (lease.as_object_mut(), own) {
         lease.extend(own);

@@ -6,6 +6,7 @@ use garde::Validate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::caller::Caller;
 use super::document::{MemberProblems, NodeProblems};
 use super::fields::Given;
 use super::problem::Problem;
@@ -118,8 +119,10 @@ impl FromRequestParts<AppState> for Id {
     }
 }
 
-async fn change(app: &AppState, change: Change) -> Answer<MemberList> {
-    Ok(Json(app.service.change_members(&change).await?.into()))
+async fn change(app: &AppState, caller: &Caller, change: Change) -> Answer<MemberList> {
+    let members = app.service.change_members(&change).await?;
+    caller.changed_members(&change, members.epoch);
+    Ok(Json(members.into()))
 }
 
 /// List the members.
@@ -136,8 +139,12 @@ pub async fn list_members(app: Context, _: Query<Nothing>) -> Json<MemberList> {
 /// The node votes at once. Its URL must be in the list of every server first: until it is a member it shows there as `refused`. Answers once the change is chosen; the next one has to wait for the longest leases granted before it.
 #[utoipa::path(post, path = "/v1/members", request_body = JoiningMember,
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
-pub async fn add_member(app: Context, Json(asked): Json<JoiningMember>) -> Answer<MemberList> {
-    change(&app, Change::Add(asked.url()?)).await
+pub async fn add_member(
+    app: Context,
+    caller: Caller,
+    Json(asked): Json<JoiningMember>,
+) -> Answer<MemberList> {
+    change(&app, &caller, Change::Add(asked.url()?)).await
 }
 
 /// Replace a member.
@@ -148,10 +155,11 @@ pub async fn add_member(app: Context, Json(asked): Json<JoiningMember>) -> Answe
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
 pub async fn replace_member(
     app: Context,
+    caller: Caller,
     Id(id): Id,
     Json(asked): Json<JoiningMember>,
 ) -> Answer<MemberList> {
-    change(&app, Change::Replace(id, asked.url()?)).await
+    change(&app, &caller, Change::Replace(id, asked.url()?)).await
 }
 
 /// Remove a member.
@@ -160,8 +168,13 @@ pub async fn replace_member(
 #[utoipa::path(delete, path = "/v1/members/{id}",
     params(("id" = String, Path, min_length = 1, max_length = 500, pattern = "^[!-~]+$", description = "The member: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
-pub async fn remove_member(app: Context, Id(id): Id, _: Query<Nothing>) -> Answer<MemberList> {
-    change(&app, Change::Remove(id)).await
+pub async fn remove_member(
+    app: Context,
+    caller: Caller,
+    Id(id): Id,
+    _: Query<Nothing>,
+) -> Answer<MemberList> {
+    change(&app, &caller, Change::Remove(id)).await
 }
 
 /// Close a member for a restart.
@@ -170,6 +183,6 @@ pub async fn remove_member(app: Context, Id(id): Id, _: Query<Nothing>) -> Answe
 #[utoipa::path(post, path = "/v1/members/{id}/close",
     params(("id" = String, Path, min_length = 1, max_length = 500, pattern = "^[!-~]+$", description = "The member: its id, its `n1`, `n2` … of `listNodes`, or its address.", example = "n3")),
     responses((status = 200, description = "The members then.", body = MemberList), MemberProblems))]
-pub async fn close_member(app: Context, Id(id): Id, _: Json<Nothing>) -> Answer<MemberList> {
-    change(&app, Change::Close(id)).await
+pub async fn close_member(app: Context, caller: Caller, Id(id): Id, _: Json<Nothing>) -> Answer<MemberList> {
+    change(&app, &caller, Change::Close(id)).await
 }

@@ -21,14 +21,14 @@ use super::request::{Answer, Asked, Json};
 use super::state::{Context, Limits, NAME_PATTERN};
 use super::views::{Released, Show};
 use crate::access::Key;
-use crate::domain::{self, LeaseHandle, Name};
+use crate::domain::{self, LeaseHandle, Mode, Name};
 use crate::service::multilocks::{NAMES_MAX, NAMES_MIN};
 use crate::service::{Held, Target};
 
 lease_answer! {
     /// A lease of several locks.
     #[schema(example = json!(lease_example(json!({
-        "names": ["accounts:7", "accounts:9"], "owner": "worker-7",
+        "names": ["accounts:7", "accounts:9"], "owner": "worker-7", "mode": "exclusive",
         "fencing_tokens": {"accounts:7": 1_790_000_000_000_000_u64, "accounts:9": 1_790_000_000_000_000_u64},
     }))))]
     pub struct MultilockLease {
@@ -38,6 +38,9 @@ lease_answer! {
         /// The fencing token of each name: greater than that of every earlier lease of the name.
         #[schema(value_type = BTreeMap<String, i64>)]
         fencing_tokens: BTreeMap<String, u64>,
+        /// Always `exclusive`.
+        #[schema(value_type = String, pattern = "^exclusive$", example = "exclusive")]
+        mode: Mode,
     }
 }
 
@@ -46,7 +49,7 @@ pub(super) fn show(names: Vec<Name>) -> impl Show<MultilockLease> {
     move |lease, wall_ms| {
         let token = lease.handle.token.get();
         let tokens = names.iter().map(|name| (name.to_string(), token)).collect();
-        MultilockLease::new(names.clone(), tokens, lease, wall_ms)
+        MultilockLease::new(names.clone(), tokens, lease.note.mode, lease, wall_ms)
     }
 }
 

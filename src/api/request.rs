@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::response::{IntoResponse, Response};
 use garde::Validate;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -103,8 +103,17 @@ impl<T: Asked> FromRequestParts<AppState> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, Problem> {
+        // What is meant to narrow a deletion must not be passed over.
+        if parts.method == Method::DELETE && has_body(&parts.headers) {
+            return Err(Problem::field("body", "is not taken: the fields go into the query"));
+        }
         permitted(fields::from_query::<T>(parts.uri.query())?, parts, app).map(Self)
     }
+}
+
+/// Whether the head announces a body; over HTTP/2 one may come all the same, and is not read.
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
 }
 
 /// Of an operation that takes no parameters: its query is empty.

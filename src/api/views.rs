@@ -15,13 +15,13 @@ use crate::service::{Holder, Lease, Nodes, Primitive};
 
 /// The answers of the nodes, counted.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-#[schema(as = Nodes, example = json!({"total": 3, "quorum": 2, "granted": 3, "held": 0, "failed": 0}))]
+#[schema(as = Nodes, example = json!({"total": 3, "quorum": 2, "granted": 2, "held": 0, "failed": 0}))]
 pub struct NodesView {
     /// Nodes that are configured.
     total: u32,
     /// How many make a quorum.
     quorum: u32,
-    /// Nodes that granted, extended or released the lease.
+    /// Nodes that granted, extended or released the lease. A lease is asked of a quorum first, and the answer does not wait for more: so 2 of 3 is the usual sight, and as good as 3.
     granted: u32,
     /// Nodes that hold another lease; in the answer to a read, nodes that hold a lease.
     held: u32,

@@ -117,8 +117,8 @@ pub struct Settings {
     #[serde(default, deserialize_with = "optional")]
     pub tls_client_ca: Option<PathBuf>,
 
-    /// File to append the audit to, a line of JSON for each forced release, and each time that keys or certificates
-    /// are read again
+    /// File to append the audit to, a line of JSON for each forced release and change of members, and each time
+    /// that keys or certificates are read again
     #[arg(long, value_name = "FILE", help_heading = "Access")]
     #[serde(default, deserialize_with = "optional")]
     pub audit_log: Option<PathBuf>,

@@ -99,7 +99,7 @@ impl Engine {
                     // Whoever sleeps until it ends would sleep too long.
                     self.publish(scope.channels());
                 }
-                let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
+                let left = stored.remaining_ms.saturating_sub(drift_ms(stored.remaining_ms));
                 let valid_until = started + Duration::from_millis(left);
                 if valid_until > self.clock.now() {
                     self.heal(scope, handle, &stored, valid_until, votes, ballot);
@@ -108,6 +108,10 @@ impl Engine {
                 if renewal == Renewal::Keep {
                     // It lives as long as before, and its holder was told of more than is certain here.
                     return Extension::NoQuorum(nodes);
+                }
+                if stored.hold_left_ms > 0 && stored.remaining_ms >= stored.hold_left_ms {
+                    // It reaches as far as it may, for whatever time that still is.
+                    return Extension::AtLimit(nodes);
                 }
                 // Nobody may work under it (§1.2), and it ends by itself before long. It is not undone: another
                 // extension may have come after it at the nodes, and have been answered.
@@ -148,7 +152,7 @@ impl Engine {
         if let (Verdict::Carried, Some(stored), true) =
             (votes.verdict(), votes.stored.take(), ride.is_still())
         {
-            let left = stored.remaining_ms.saturating_sub(drift_ms(stored.ttl_ms));
+            let left = stored.remaining_ms.saturating_sub(drift_ms(stored.remaining_ms));
             self.heal(scope, handle, &stored, started + Duration::from_millis(left), votes, ballot);
         }
     }
@@ -249,12 +253,13 @@ impl Engine {
 mod tests {
     use std::time::Duration;
 
-    use crate::domain::{LeaseHandle, Renewal};
+    use crate::domain::{Ask, LeaseHandle, Renewal};
     use crate::node::Script;
     use crate::quorum::fixture::Api;
-    use crate::quorum::{Extension, Round};
+    use crate::quorum::{Extension, Order, Round};
 
     const SECOND: Duration = Duration::from_secs(1);
+    const MS: Duration = Duration::from_millis(1);
 
     /// The middle one of three nodes is in quarantine, for 30.3 s.
     async fn quarantined() -> [Api; 2] {
@@ -268,6 +273,27 @@ mod tests {
     async fn extend_as(api: &Api, lease: LeaseHandle, renewal: Renewal, joins: bool) {
         let extension = api.engine.extend(&api.scope, lease, renewal, None, joins).await;
         assert!(matches!(extension, Extension::Extended { .. }), "{extension:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_to_an_extension_that_reached_the_longest_hold_does_not_say_that_the_lease_is_lost()
+    {
+        let [api, _] = Api::pair().await;
+        let ask = Ask { max_hold_ms: 600, ..api.ask(&api.scope, &[], None, 500) };
+        let Round::Granted(won) = api.engine.grant(&ask, Order::Parallel).await else {
+            panic!("not granted")
+        };
+        won.grant.keep();
+        tokio::time::sleep(300 * MS).await;
+        api.nodes.iter().for_each(|node| node.hang_with(Script::Extend));
+        let go_on = async {
+            tokio::time::sleep(170 * MS).await;
+            api.nodes.iter().for_each(|node| node.go_on());
+        };
+        let extension = api.engine.extend(&api.scope, won.handle, Renewal::Own, None, false);
+        let (extension, ()) = tokio::join!(extension, go_on);
+        assert!(matches!(extension, Extension::AtLimit(_)), "{extension:?}");
+        assert_eq!(api.holders(&won.handle), [true; 3]);
     }
 
     #[tokio::test(start_paused = true)]

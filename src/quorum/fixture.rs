@@ -230,8 +230,18 @@ impl Api {
         request: Option<&str>,
         ttl_ms: u64,
     ) -> Round {
-        let (params, data, limit) = ("-", "{}", 10_000);
-        let ask = Ask {
+        let ask = self.ask(scope, slots, request, ttl_ms);
+        self.engine.grant(&ask, Order::Parallel).await
+    }
+
+    pub(crate) fn ask<'a>(
+        &self,
+        scope: &'a Scope,
+        slots: &'a [u32],
+        request: Option<&'a str>,
+        ttl_ms: u64,
+    ) -> Ask<'a> {
+        Ask {
             scope,
             slots,
             mode: Mode::Exclusive,
@@ -239,13 +249,12 @@ impl Api {
             max_hold_ms: 0,
             lock_delay_ms: 0,
             request,
-            params,
-            data,
+            params: "-",
+            data: "{}",
             look_only: false,
-            limit,
+            limit: 10_000,
             standing: None,
-        };
-        self.engine.grant(&ask, Order::Parallel).await
+        }
     }
 
     pub(crate) async fn acquire(&self) -> LeaseHandle {

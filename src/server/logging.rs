@@ -51,6 +51,7 @@ pub fn start(config: &Config) -> Result<WorkerGuard, String> {
 /// # Errors
 /// When the file cannot be opened; says why.
 pub fn start_audit(config: &Config) -> Result<Option<WorkerGuard>, String> {
-    let started = config.audit_log.as_deref().map(|path| audit::start(path, config.audit_leases));
-    started.transpose().map_err(|cause| format!("audit_log: {cause}"))
+    let Some(path) = &config.audit_log else { return Ok(None) };
+    let started = audit::start(path, config.audit_leases);
+    started.map(Some).map_err(|cause| format!("audit_log: {}: {cause}", path.display()))
 }

@@ -172,7 +172,7 @@ impl Service {
         let released = self.engine.release(&scope, &handle.id).await;
         let released = count_release(held.primitive(), released).map_err(unavailable)?;
         if released {
-            self.ledger.ended(&handle.id);
+            self.ledger.released(held, handle);
             self.count_held(held.primitive(), handle.token);
         }
         Ok(released)

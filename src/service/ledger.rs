@@ -106,7 +106,13 @@ impl Ledger {
         }
     }
 
-    /// A lease was given back or taken away.
+    /// A lease was given back, whichever server granted it.
+    pub(crate) fn released(&self, held: &Held, handle: LeaseHandle) {
+        let known = self.leases.lock().forget(&handle.id, |_| true);
+        record_end("released", held, handle, known);
+    }
+
+    /// One of this server was given back or taken away.
     pub(crate) fn ended(&self, lease: &LeaseId) {
         self.end(lease, |_| true);
     }
@@ -117,10 +123,7 @@ impl Ledger {
         if let Some(known) = &known {
             metrics().expired(known.primitive);
         }
-        if audit::of_leases() {
-            let owner = known.and_then(|known| known.named).map(|named| named.2).unwrap_or_default();
-            record("lost", &(held.clone(), handle.token, owner));
-        }
+        record_end("lost", held, handle, known);
     }
 
     fn end(&self, lease: &LeaseId, fits: impl Fn(&Known) -> bool) {
@@ -155,6 +158,14 @@ impl Leases {
         self.ends.remove(&(known.until, *lease));
         metrics().leases(known.primitive).decrement(1.0);
         Some(known)
+    }
+}
+
+/// Of a lease that another server granted, the owner is not known.
+fn record_end(event: &'static str, held: &Held, handle: LeaseHandle, known: Option<Known>) {
+    if audit::of_leases() {
+        let owner = known.and_then(|known| known.named).map(|named| named.2).unwrap_or_default();
+        record(event, &(held.clone(), handle.token, owner));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The audit: who took what away, and which keys and certificates were read again.
+//! The audit: who took what away, who changed the members, and which keys and certificates were read again.
 //!
 //! Each event is a line of the log, and a line of JSON in the file of `--audit-log`. With `--audit-leases` the file has
 //! each lease too: granted, released, lost, expired. A thread of its own writes; leases never wait for it, so that what
@@ -52,6 +52,10 @@ struct Record<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     released: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     what: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
@@ -84,7 +88,7 @@ pub fn forced_release(
     released: Option<bool>,
 ) {
     let of = primitive.name();
-    tracing::warn!(primitive = of, name, key, ?reason, request_id, released, "forced release");
+    tracing::warn!(primitive = of, name, key, reason, request_id, released, "forced release");
     write(Record {
         event: "forced_release",
         primitive: Some(of),
@@ -94,6 +98,19 @@ pub fn forced_release(
         request_id,
         released,
         error: released.is_none().then_some("no quorum of nodes answered; some may have released it"),
+        ..Record::default()
+    });
+}
+
+/// The members were changed by a command: `close n3`. The epoch is that of the new membership.
+pub fn members_changed(change: &str, epoch: u64, key: Option<&str>, request_id: &str) {
+    tracing::info!(change, epoch, key, request_id, "membership changed by command");
+    write(Record {
+        event: "members_changed",
+        change: Some(change),
+        epoch: Some(epoch),
+        key,
+        request_id,
         ..Record::default()
     });
 }

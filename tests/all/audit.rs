@@ -142,6 +142,38 @@ async fn the_audit_log_tells_a_lease_that_a_stream_held_to_be_released_only_wher
 }
 
 #[tokio::test]
+async fn the_audit_log_tells_a_lease_to_be_released_at_the_server_that_released_it_and_who_changed_the_members()
+ {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("audit.jsonl");
+    let cluster = Cluster::new(3);
+    let one = cluster.server(&[]).await;
+    let other = cluster.server(&["--audit-log", log.to_str().unwrap(), "--audit-leases"]).await;
+    let lease = one.api().acquire("elsewhere", json!({"owner": "worker"})).await.ok();
+    let id = &lease["lease_id"];
+    other.api().post("/v1/locks/elsewhere/release", json!({"lease_id": id})).await.ok();
+    other.api().post("/v1/members/n3/close", json!({})).await.ok();
+    let find = |event: &str| {
+        let text = std::fs::read_to_string(&log).unwrap();
+        let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.find(|line| line["event"] == event)
+    };
+    eventually("both are written", async || find("released").is_some() && find("members_changed").is_some())
+        .await;
+    let released = find("released").unwrap();
+    assert_eq!(
+        (&released["names"], &released["fencing_token"]),
+        (&json!(["elsewhere"]), &lease["fencing_token"])
+    );
+    let changed = find("members_changed").unwrap();
+    assert!(
+        changed["change"].as_str().unwrap().starts_with("close ") && changed["epoch"].is_u64(),
+        "{changed}"
+    );
+    assert!(!changed["request_id"].as_str().unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_forced_release_of_which_no_quorum_tells_the_outcome_is_written_down_too() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("audit.jsonl");

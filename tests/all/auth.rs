@@ -431,7 +431,7 @@ async fn a_forced_release_is_one_line_of_the_log_with_key_name_and_reason() {
     eventually("it is logged", async || server.log().contains("forced release")).await;
     let log = server.log();
     let line = log.lines().find(|line| line.contains("forced release")).unwrap();
-    for part in ["stuck:1", "its host is gone", "lock", "released=true", "key="] {
+    for part in ["stuck:1", "reason=\"its host is gone\"", "lock", "released=true", "key="] {
         assert!(line.contains(part), "{part}: {line}");
     }
 }

@@ -126,6 +126,9 @@ async fn what_cannot_be_asked_of_lists_waiters_and_forced_releases_is_refused() 
         let problem = api.send(method, &path, &[], b"").await.problem(400, "invalid_request");
         assert_eq!(problem["errors"][0]["field"], field, "{path}: {problem}");
     }
+    // Its sender means it to say which of them.
+    let narrowed = api.send("DELETE", "/v1/semaphores/a", &[], br#"{"fencing_token": 1}"#).await;
+    assert_eq!(narrowed.problem(400, "invalid_request")["errors"][0]["field"], "body");
 }
 
 #[tokio::test]

@@ -98,7 +98,8 @@ async fn three_nodes_become_five_and_three_again_under_load() {
     assert!(api.metric("quorate_membership_epoch").await >= 9.0);
     load.end().await;
     let log = one.log();
-    assert!(log.contains("membership changed by command") && log.contains("add redis://"), "{log}");
+    let line = log.lines().find(|line| line.contains("membership changed by command")).unwrap_or_default();
+    assert!(line.contains("add redis://") && line.contains("request_id="), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -466,6 +466,8 @@ type MultilockLease struct {
 	// The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
 	// again.
 	LeaseID string `json:"lease_id"`
+	// Always `exclusive`.
+	Mode string `json:"mode"`
 	// The locks, in the order of the request.
 	Names []string `json:"names"`
 	// The votes.
@@ -513,7 +515,8 @@ type NodeList struct {
 type Nodes struct {
 	// Nodes that abstained or did not answer.
 	Failed int64 `json:"failed"`
-	// Nodes that granted, extended or released the lease.
+	// Nodes that granted, extended or released the lease. A lease is asked of a quorum first, and the
+	// answer does not wait for more: so 2 of 3 is the usual sight, and as good as 3.
 	Granted int64 `json:"granted"`
 	// Nodes that hold another lease; in the answer to a read, nodes that hold a lease.
 	Held int64 `json:"held"`

@@ -422,6 +422,8 @@ export type MultilockLease = {
   hold_until?: string;
   /** The secret that extends and releases the lease. Whoever has it is the holder; it is never shown again. */
   lease_id: string;
+  /** Always `exclusive`. */
+  mode: string;
   /** The locks, in the order of the request. */
   names: Array<string>;
   /** The votes. */
@@ -468,7 +470,7 @@ export type NodeList = {
 export type Nodes = {
   /** Nodes that abstained or did not answer. */
   failed: number;
-  /** Nodes that granted, extended or released the lease. */
+  /** Nodes that granted, extended or released the lease. A lease is asked of a quorum first, and the answer does not wait for more: so 2 of 3 is the usual sight, and as good as 3. */
   granted: number;
   /** Nodes that hold another lease; in the answer to a read, nodes that hold a lease. */
   held: number;

@@ -165,7 +165,6 @@ impl Engine {
             }
             let step = steps::asked(&self.board.lock(), change, self.clock.random_bits())?;
             if self.propose_step(&step).await && self.is_learnt(&step.value) {
-                tracing::info!(target: "audit", epoch = step.value.epoch, %change, "membership changed by command");
                 self.carry_leases().await;
                 return Ok(step.value);
             }

@@ -623,6 +623,8 @@ class _MultilockLease(TypedDict):
     The secret that extends and releases the lease. Whoever has it is the holder; it is never shown
     again.
     """
+    mode: str
+    """Always `exclusive`."""
     names: list[str]
     """The locks, in the order of the request."""
     nodes: Nodes
@@ -688,7 +690,10 @@ class Nodes(TypedDict):
     failed: int
     """Nodes that abstained or did not answer."""
     granted: int
-    """Nodes that granted, extended or released the lease."""
+    """
+    Nodes that granted, extended or released the lease. A lease is asked of a quorum first, and the
+    answer does not wait for more: so 2 of 3 is the usual sight, and as good as 3.
+    """
     held: int
     """Nodes that hold another lease; in the answer to a read, nodes that hold a lease."""
     quorum: int
