@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::rounds::{Copy, ExtendRound};
+use super::rounds::{Copy, ExtendRound, StateMachine as _};
 use super::tally::{Count, Verdict, quorum_of};
 use super::{Engine, Ride};
 use crate::domain::{LeaseHandle, LeaseId, Nodes, Renewal, Scope, Version, drift_ms};
@@ -141,14 +141,19 @@ impl Engine {
         (round, ballot)
     }
 
-    /// Gives a lease that is held to the members that do not have it.
+    /// Gives a lease that is held to the members that do not have it, or not for as long as a quorum does.
     pub(super) async fn copy(self: &Arc<Self>, scope: &Scope, handle: LeaseHandle) {
         let (started, ride) = (self.clock.now(), self.ride());
         let command = calls::update(scope, &handle.id, None, Version::default(), "");
-        let (mut votes, ballot) = self.poll(&Arc::new(command)).await;
+        let (mut votes, mut ballot) = self.poll(&Arc::new(command)).await;
         if votes.is_restorable() {
             self.restore(scope, &handle, &mut votes).await;
         }
+        // Which of them has it for too short a time is known from all of them.
+        while let Some((i, vote)) = ballot.next().await {
+            votes.on_vote(i, vote);
+        }
+        votes.even_out();
         if let (Verdict::Carried, Some(stored), true) =
             (votes.verdict(), votes.stored.take(), ride.is_still())
         {
@@ -233,7 +238,7 @@ impl Engine {
                 let node_ms = answer.node_ms;
                 match Extended::read(answer) {
                     Ok(None) => mend(i, Some(node_ms)),
-                    Ok(Some(copy)) if is_behind(Copy::of(&copy)) => mend(i, None),
+                    Ok(Some(copy)) if is_behind(Copy::of(&copy, node_ms)) => mend(i, None),
                     _ => {}
                 }
             }

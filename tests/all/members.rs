@@ -183,6 +183,25 @@ async fn a_deployment_moves_to_other_nodes_under_load() {
     load.end().await;
 }
 
+/// Seen before: 200, and then no quorum and no command that led out.
+#[tokio::test]
+async fn a_change_that_leaves_no_quorum_of_members_that_answer_is_refused() {
+    let mut cluster = Cluster::with(3, &RedisOptions::default(), &[]);
+    let other = Cluster::blank(1, &RedisOptions::default());
+    let urls = [cluster.urls(), other.urls()].concat();
+    let api = Server::start(&ServerOptions::over(urls.clone()).with(&MAX_TTL)).ready().await;
+    let api = api.api();
+    cluster.nodes[2].kill();
+    eventually("it is down", || async { members(&api).await["members"][2]["state"] == "down" }).await;
+    api.delete("/v1/members/n1").await.problem(409, "unsafe_change");
+    api.post("/v1/members/n2/close", json!({})).await.problem(409, "unsafe_change");
+    api.post("/v1/members/n1/replace", json!({"url": urls[3]})).await.problem(409, "unsafe_change");
+    api.acquire("still", json!({"ttl_ms": 1_000})).await.ok();
+    api.post("/v1/members/n3/replace", json!({"url": urls[3]})).await.ok();
+    settled(&api).await;
+    api.post("/v1/members/n1/close", json!({})).await.ok();
+}
+
 /// What an old copy of its data says has been used up.
 #[tokio::test]
 async fn a_closed_marker_lets_a_member_back_once() {

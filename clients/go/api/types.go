@@ -108,7 +108,7 @@ type AnyLease struct {
 	LeaseID string `json:"lease_id"`
 	// Semaphores: the limit that was asked for.
 	Limit *int64 `json:"limit,omitempty"`
-	// Locks: `exclusive` or `shared`.
+	// Locks and multilocks: `exclusive` or `shared`.
 	Mode string `json:"mode,omitempty"`
 	// The name. A multilock has `names` instead.
 	Name string `json:"name,omitempty"`

@@ -82,7 +82,7 @@ export type AnyLease = {
   lease_id: string;
   /** Semaphores: the limit that was asked for. */
   limit?: number;
-  /** Locks: `exclusive` or `shared`. */
+  /** Locks and multilocks: `exclusive` or `shared`. */
   mode?: string;
   /** The name. A multilock has `names` instead. */
   name?: string;

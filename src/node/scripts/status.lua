@@ -13,17 +13,19 @@ local function try(...)
   refused = refused or type(reply) == 'table' and reply.err
 end
 local marker = text(KEYS[1])
-if marker ~= '' then
+-- A later version's node is only looked at.
+local is_newer = (tonumber(string.match(marker, '^%d+')) or 0) > 2
+if marker ~= '' and not is_newer then
   try('SETRANGE', KEYS[1], '0', '')
   try('SET', KEYS[1], '', 'PXAT', '9999999999999', 'NX')
   try('MGET', KEYS[1] .. ':')
   try('DEL', KEYS[1] .. ':')
   try('ZREM', KEYS[1] .. ':', '')
-else
+elseif marker == '' then
   marker = text(KEYS[2])
   if string.find(marker, ' upgraded 0 0', 1, true) then marker = '' end
 end
-if ARGV[1] ~= '0' then
+if ARGV[1] ~= '0' and not is_newer then
   try('ZADD', KEYS[4], string.format('%.0f', now + ARGV[2]), ARGV[1])
   redis.pcall('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now))
 end

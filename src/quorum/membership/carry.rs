@@ -3,13 +3,14 @@
 //! A change may leave a lease with fewer nodes than a quorum: a member is added, so that a quorum is one more, or one is
 //! closed. Its next extension restores it. But before the closed member ends, the others must have all leases.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
+use smallvec::SmallVec;
 
 use super::super::Engine;
 use super::super::list::each_held;
@@ -21,8 +22,12 @@ const AT_ONCE: usize = 64;
 /// How long the operator's command waits for the copies.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// At how many members each lease is, and its token: the least, as a node may have granted it late with a greater one.
-type Leases = HashMap<(String, LeaseId), (usize, Token)>;
+/// What copies of one lease may differ by: between two looks, some time passes.
+const UNEVEN_MS: u64 = 50;
+
+/// How long each lease lasts at the members that have it, and its token: the least, as a node may have granted it late
+/// with a greater one.
+type Leases = BTreeMap<(String, LeaseId), (SmallVec<[u64; 5]>, Token)>;
 
 impl Engine {
     /// Has every lease that is held reach all members that vote.
@@ -38,10 +43,16 @@ impl Engine {
             self.seats().filter(|(_, one)| one.is_voting()).map(|(_, one)| self.leases_at(one)).collect();
         let (total, mut leases) = (voting.len(), Leases::new());
         for (key, holding) in join_all(voting).await.into_iter().flatten() {
-            let (copies, token) = leases.entry((key, holding.lease)).or_insert((0, holding.token));
-            (*copies, *token) = (*copies + 1, holding.token.min(*token));
+            let lease = leases.entry((key, holding.lease));
+            let (copies, token) = lease.or_insert((SmallVec::new(), holding.token));
+            copies.push(holding.remaining_ms);
+            *token = holding.token.min(*token);
         }
-        let missing = leases.into_iter().filter(|(_, (copies, _))| *copies < total);
+        let is_even = |copies: &[u64]| {
+            let ends = copies.iter().min().zip(copies.iter().max());
+            copies.len() == total && ends.is_some_and(|(first, last)| last - first <= UNEVEN_MS)
+        };
+        let missing = leases.into_iter().filter(|(_, (copies, _))| !is_even(copies));
         let copied = missing.filter_map(|((key, id), (_, token))| {
             let scope = self.keys.scope_of(&key)?;
             Some(async move { self.copy(&scope, LeaseHandle { id, token }).await })

@@ -159,6 +159,10 @@ impl Engine {
     async fn make_change(self: &Arc<Self>, change: &Change) -> Result<Membership, ChangeError> {
         /// Proposals that others got ahead of.
         const TRIES: u32 = 8;
+        if let Change::Close(_) = change {
+            // Some may rest on it and on one that has just come back. Those of after this are copied below.
+            self.carry_leases().await;
+        }
         for _ in 0..TRIES {
             if let Change::Add(address) | Change::Replace(_, address) = change {
                 self.prepare(address).await;
@@ -293,6 +297,22 @@ mod tests {
         behind.nodes[0].refuse(Some(Script::Acquire));
         let Round::Granted(after) = behind.round_of(None, 1000).await else { panic!("not granted") };
         assert!(after.handle.token > before.handle.token, "{:?} {:?}", before.handle, after.handle);
+    }
+
+    /// It missed an extension while it was away. Those of the member that is closed and of another one told the holder.
+    #[tokio::test(start_paused = true)]
+    async fn a_member_that_has_an_earlier_end_of_a_lease_is_told_the_later_one_before_another_is_closed() {
+        let nodes = nodes();
+        let api = server(&nodes, clock(3, 0), 30_000).await;
+        let lease = api.acquire().await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        api.nodes[2].refuse(Some(Script::Extend));
+        api.extend(lease).await;
+        api.nodes[2].refuse(None);
+        api.engine.change_members(&Change::Close("run-0".to_owned())).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        api.nodes[0].hang();
+        api.extend(lease).await;
     }
 
     /// Leases of another server, which grants longer ones than this one does.

@@ -288,12 +288,18 @@ pub fn asked(board: &Board, change: &Change, random: u128) -> Result<Step, Chang
             .filter(|entry| before.of_process(&entry.run_id).is_none())
             .ok_or_else(|| unsafe_(format!("{address} is a member, or was not looked at yet")))
     };
-    let voting = before.members.iter().filter(|member| member.role == Role::Voting).count();
+    let acceptors = acceptors(board, Some(before));
+    // One that does not answer is of no use to a quorum.
+    let votes = |member: &MemberEntry| {
+        let answers = acceptors.iter().any(|(_, one, _)| one.is_intact && one.run_id == member.run_id);
+        member.role == Role::Voting && answers
+    };
+    let voting = before.members.iter().filter(|member| votes(member)).count();
     let keeps = |left: usize, total: usize| match left > total / 2 {
         true => Ok(()),
-        false => Err(unsafe_(format!("{left} of {total} members would vote, which is no quorum"))),
+        false => Err(unsafe_(format!("{left} of {total} members would vote and answer, which is no quorum"))),
     };
-    let is_voting = |place: usize| usize::from(before.members[place].role == Role::Voting);
+    let is_voting = |place: usize| usize::from(votes(&before.members[place]));
     let value = match change {
         Change::Add(address) => {
             let entry = new(address, None)?;
@@ -329,7 +335,6 @@ pub fn asked(board: &Board, change: &Change, random: u128) -> Result<Step, Chang
         }
         Change::Retire => next(board, before, random, |value| value.stage = Stage::Retired),
     };
-    let acceptors = acceptors(board, Some(before));
     Ok(Step { before: Some((**before).clone()), value, acceptors, what: "a command" })
 }
 

@@ -14,11 +14,15 @@ use crate::quorum::tally::{Count, Verdict, bar_of, quorum_of};
 pub(in crate::quorum) struct Copy {
     pub(in crate::quorum) version: Version,
     pub(in crate::quorum) joined: bool,
+    pub(in crate::quorum) remaining_ms: u64,
+    /// The node's clock then.
+    pub(in crate::quorum) node_ms: u64,
 }
 
 impl Copy {
-    pub(in crate::quorum) fn of(extended: &Extended) -> Self {
-        Self { version: extended.version, joined: extended.joined }
+    pub(in crate::quorum) fn of(extended: &Extended, node_ms: u64) -> Self {
+        let Extended { version, joined, remaining_ms, .. } = *extended;
+        Self { version, joined, remaining_ms, node_ms }
     }
 }
 
@@ -83,6 +87,19 @@ impl ExtendRound {
         self.count.yes += 1;
     }
 
+    /// As long as a quorum holds it, all are to: a copy that ends sooner counts as lost.
+    pub(in crate::quorum) fn even_out(&mut self) {
+        let mut left: SmallVec<[u64; 5]> = self.copies.iter().map(|(_, copy)| copy.remaining_ms).collect();
+        left.sort_unstable_by(|one, other| other.cmp(one));
+        let (Some(stored), Some(&left)) = (&mut self.stored, left.get(quorum_of(self.count.total) - 1))
+        else {
+            return;
+        };
+        stored.remaining_ms = left;
+        let short = self.copies.iter().filter(|(_, copy)| copy.remaining_ms < left);
+        self.lost.extend(short.map(|(node, copy)| (*node, copy.node_ms)));
+    }
+
     /// Whether no other lease can have been granted since this one was, while no quorum holds it: a member was added,
     /// or closed. Copies that then make a quorum count (§1.7). So it is if `out` more answers are as good as can be.
     fn is_restorable_with(&self, out: usize, witnesses_out: usize) -> bool {
@@ -134,7 +151,7 @@ impl StateMachine for ExtendRound {
             Ok(Some(_)) if is_copy => {}
             Ok(Some(extended)) => {
                 *(if is_witness { &mut self.witnesses } else { &mut self.count.yes }) += 1;
-                self.copies.push((node, Copy::of(&extended)));
+                self.copies.push((node, Copy::of(&extended, node_ms)));
                 self.store(extended);
             }
             Ok(None) => {

@@ -173,7 +173,7 @@ class AnyLease(_AnyLease, total=False):
     limit: int
     """Semaphores: the limit that was asked for."""
     mode: str
-    """Locks: `exclusive` or `shared`."""
+    """Locks and multilocks: `exclusive` or `shared`."""
     name: str
     """The name. A multilock has `names` instead."""
     names: list[str]
