@@ -11,35 +11,17 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use crate::domain::{Name, wrong_toml};
+use crate::domain::{Name, named, wrong_toml};
 
-/// What a key may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Scope {
-    /// Every GET.
-    Read = 1,
-    /// Acquire, extend, release, campaign, issue, check: every POST.
-    Lock = 2,
-    /// Force release: every DELETE.
-    Admin = 4,
-}
-
-impl Scope {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Read, Self::Lock, Self::Admin];
-
-    /// As the key file and the command line write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Lock => "lock",
-            Self::Admin => "admin",
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|scope| scope.name() == text)
+named! {
+    /// What a key may do. Its name is what the key file and the command line write.
+    pub enum Scope {
+        /// Every GET.
+        Read = "read",
+        /// Acquire, extend, release, campaign, issue, check: every POST.
+        Lock = "lock",
+        /// Force release: every DELETE.
+        Admin = "admin",
     }
 }
 
@@ -48,7 +30,7 @@ impl Scope {
 pub struct Key {
     name: String,
     sha256: [u8; 32],
-    scopes: u8,
+    scopes: Vec<Scope>,
     /// `None`: all names.
     prefixes: Option<Vec<String>>,
 }
@@ -71,7 +53,7 @@ impl Key {
 
     /// Whether it has `scope`.
     pub fn has(&self, scope: Scope) -> bool {
-        self.scopes & scope as u8 != 0
+        self.scopes.contains(&scope)
     }
 
     /// Whether it may touch the name `text`, or all names that begin with it.
@@ -137,14 +119,13 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     if fine { Ok(()) } else { Err("name must be 1 to 128 characters long, none of them a control character") }
 }
 
-fn check_scopes<S: AsRef<str>>(scopes: &[S]) -> Result<u8, &'static str> {
+fn check_scopes(scopes: &[String]) -> Result<Vec<Scope>, &'static str> {
     if scopes.is_empty() {
         return Err("scopes is empty: the key could do nothing");
     }
-    scopes.iter().try_fold(0, |set, scope| match Scope::parse(scope.as_ref()) {
-        Some(scope) => Ok(set | scope as u8),
-        None => Err("scopes may be read, lock and admin"),
-    })
+    let known = |text: &String| Scope::ALL.into_iter().find(|scope| scope.name() == text);
+    let all: Option<Vec<Scope>> = scopes.iter().map(known).collect();
+    all.ok_or("scopes may be read, lock and admin")
 }
 
 fn check_prefixes<S: AsRef<str>>(prefixes: Option<&[S]>) -> Result<(), &'static str> {

@@ -4,12 +4,16 @@
 //! the wall clock and the random numbers are injected, so that a seed replays a
 //! whole deployment and a test can set one API server's clock wrong.
 
+mod testing;
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use rand::rngs::{SmallRng, StdRng};
+use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
+
+pub use self::testing::SeededClock;
 
 /// What the engine may know of time and chance.
 pub trait Clock: Send + Sync + 'static {
@@ -106,51 +110,6 @@ fn slept_us() -> u64 {
 #[cfg(not(target_os = "linux"))]
 fn slept_us() -> u64 {
     0
-}
-
-/// A clock that a seed decides and a test can turn.
-#[derive(Debug)]
-pub struct SeededClock {
-    random: Mutex<SmallRng>,
-    start: Instant,
-    start_us: u64,
-    skew_us: std::sync::atomic::AtomicI64,
-}
-
-impl SeededClock {
-    /// Starts at `start_us` and runs with tokio's clock.
-    pub fn new(seed: u64, start_us: u64) -> Self {
-        Self {
-            random: Mutex::new(SmallRng::seed_from_u64(seed)),
-            start: Instant::now(),
-            start_us,
-            skew_us: 0.into(),
-        }
-    }
-
-    /// Sets how wrong the wall clock is from now on, µs.
-    pub fn set_skew_us(&self, skew_us: i64) {
-        self.skew_us.store(skew_us, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    fn with<T>(&self, draw: impl FnOnce(&mut SmallRng) -> T) -> T {
-        draw(&mut self.random.lock())
-    }
-}
-
-impl Clock for SeededClock {
-    fn wall_us(&self) -> u64 {
-        let skew = self.skew_us.load(std::sync::atomic::Ordering::Relaxed);
-        (self.start_us + self.start.elapsed().as_micros() as u64).saturating_add_signed(skew)
-    }
-
-    fn random_bits(&self) -> u128 {
-        self.with(Rng::random)
-    }
-
-    fn random_below(&self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.with(|random| random.random_range(0..bound)) }
-    }
 }
 
 #[cfg(test)]

@@ -1,24 +1,22 @@
 //! The primitives, and how nodes stood towards one of them: plain data of every layer.
 
-use super::Invalid;
+use super::{Invalid, named};
 
-/// The primitives, as metrics label them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Primitive {
-    /// An exclusive lock.
-    Lock,
-    /// Several locks under one lease.
-    Multilock,
-    /// A counting semaphore.
-    Semaphore,
-    /// Leader election.
-    Election,
+named! {
+    /// The primitives, as metrics label them.
+    pub enum Primitive {
+        /// An exclusive lock.
+        Lock = "lock",
+        /// Several locks under one lease.
+        Multilock = "multilock",
+        /// A counting semaphore.
+        Semaphore = "semaphore",
+        /// Leader election.
+        Election = "election",
+    }
 }
 
 impl Primitive {
-    /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 4] = [Self::Lock, Self::Multilock, Self::Semaphore, Self::Election];
-
     /// The one of a label.
     ///
     /// # Errors
@@ -26,16 +24,6 @@ impl Primitive {
     pub fn new(name: &str) -> Result<Self, Invalid> {
         let found = Self::ALL.into_iter().find(|primitive| primitive.name() == name);
         found.ok_or(Invalid::new("must be lock, multilock, semaphore or election"))
-    }
-
-    /// The label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lock => "lock",
-            Self::Multilock => "multilock",
-            Self::Semaphore => "semaphore",
-            Self::Election => "election",
-        }
     }
 }
 

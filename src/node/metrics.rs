@@ -5,6 +5,7 @@ use std::time::Duration;
 use ::metrics::{Counter, Gauge, Histogram};
 
 use super::{NodeError, Script};
+use crate::domain::named;
 use crate::telemetry::{NODE_REQUESTS, NODE_SECONDS, NODE_STATE, POOL_CONNECTIONS};
 
 /// Outcomes of a call to a node, as `quorate_node_requests_total` labels them.
@@ -45,30 +46,17 @@ pub(super) fn node_outcome(answer: Result<bool, &NodeError>) -> usize {
     }
 }
 
-/// What a node is, as people are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NodeState {
-    /// It votes.
-    Voting,
-    /// It abstains until what it may have forgotten has expired.
-    Quarantined,
-    /// It does not answer, or can grant nothing.
-    Down,
-    /// It must not vote as it is.
-    Refused,
-}
-
-impl NodeState {
-    const ALL: [Self; 4] = [Self::Voting, Self::Quarantined, Self::Down, Self::Refused];
-
-    /// As the API and `quorate_node_state` call it.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Voting => "voting",
-            Self::Quarantined => "quarantined",
-            Self::Down => "down",
-            Self::Refused => "refused",
-        }
+named! {
+    /// What a node is, as the API and `quorate_node_state` call it.
+    pub(super) enum NodeState {
+        /// It votes.
+        Voting = "voting",
+        /// It abstains until what it may have forgotten has expired.
+        Quarantined = "quarantined",
+        /// It does not answer, or can grant nothing.
+        Down = "down",
+        /// It must not vote as it is.
+        Refused = "refused",
     }
 }
 

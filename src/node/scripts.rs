@@ -3,26 +3,28 @@
 use std::sync::LazyLock;
 
 use super::{NodeError, Value};
+use crate::domain::named;
 
-/// One of the scripts under `scripts/`, each of which documents its keys, arguments and replies.
-/// [`Script::Acquire`], [`Script::Extend`], [`Script::Heal`] and [`Script::Release`] are functions of one
-/// text, `lease.lua`, of which a run can serve many calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[allow(missing_docs)] // Named as their files, which document them.
-pub enum Script {
-    Acquire,
-    Extend,
-    Heal,
-    Release,
-    Read,
-    Survey,
-    Issue,
-    List,
-    Publish,
-    Status,
-    Mark,
-    Register,
+named! {
+    /// One of the scripts under `scripts/`, each of which documents its keys, arguments and replies.
+    /// [`Script::Acquire`], [`Script::Extend`], [`Script::Heal`] and [`Script::Release`] are functions of one
+    /// text, `lease.lua`, of which a run can serve many calls. Metrics show the name in the label `op`.
+    #[repr(u8)]
+    #[allow(missing_docs)] // Named as their files, which document them.
+    pub enum Script {
+        Acquire = "acquire",
+        Extend = "extend",
+        Heal = "heal",
+        Release = "release",
+        Read = "read",
+        Survey = "survey",
+        Issue = "issue",
+        List = "list",
+        Publish = "publish",
+        Status = "status",
+        Mark = "mark",
+        Register = "register",
+    }
 }
 
 macro_rules! with_record {
@@ -38,22 +40,6 @@ macro_rules! with_record {
 impl Script {
     /// How many scripts there are.
     pub const COUNT: usize = Self::ALL.len();
-
-    /// All scripts, in the order of their discriminants.
-    pub const ALL: [Self; 12] = [
-        Self::Acquire,
-        Self::Extend,
-        Self::Heal,
-        Self::Release,
-        Self::Read,
-        Self::Survey,
-        Self::Issue,
-        Self::List,
-        Self::Publish,
-        Self::Status,
-        Self::Mark,
-        Self::Register,
-    ];
 
     /// The full text, shared beginning included, as a node gets it: without comments and indentation,
     /// line by line as it stands in the files.
@@ -79,24 +65,6 @@ impl Script {
             Self::Status => with_record!("status"),
             Self::Mark => with_record!("mark"),
             Self::Register => with_record!("register"),
-        }
-    }
-
-    /// The name, as metrics show it in the label `op`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Acquire => "acquire",
-            Self::Extend => "extend",
-            Self::Heal => "heal",
-            Self::Release => "release",
-            Self::Read => "read",
-            Self::Survey => "survey",
-            Self::Issue => "issue",
-            Self::List => "list",
-            Self::Publish => "publish",
-            Self::Status => "status",
-            Self::Mark => "mark",
-            Self::Register => "register",
         }
     }
 

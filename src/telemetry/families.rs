@@ -13,10 +13,7 @@ use ::metrics::{
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use super::outcomes::{
-    ACQUISITIONS, Acquisition, EXTENSIONS, Extension, REFUSALS, RELEASES, RELOADED, Refusal, Release,
-    Reloaded, UNDOS, Undo,
-};
+use super::outcomes::{Acquisition, Extension, Refusal, Release, Reloaded, Undo};
 use crate::domain::Primitive;
 
 /// Seconds; from a round trip on loopback to a lease's life.
@@ -69,77 +66,49 @@ impl Family {
         self.labels.iter().zip(values).map(|(&name, &value)| Label::new(name, value.to_owned())).collect()
     }
 
-    fn counters<const N: usize>(&self, values: [&str; N]) -> [Counter; N] {
-        values.map(|value| self.counter(&[value]))
-    }
-
-    fn by_outcome<const N: usize>(&self, outcomes: [&str; N]) -> [[Counter; N]; 4] {
-        Primitive::ALL.map(|of| outcomes.map(|outcome| self.counter(&[of.name(), outcome])))
-    }
-
     fn by_primitive<T>(&self, series: impl Fn(&Self, &[&str]) -> T) -> [T; 4] {
         Primitive::ALL.map(|of| series(self, &[of.name()]))
     }
 }
 
-const PRIMITIVE: &[&str] = &["primitive"];
-const PRIMITIVE_OUTCOME: &[&str] = &["primitive", "outcome"];
+/// By primitive.
+const fn of_primitives(name: &'static str, help: &'static str) -> Family {
+    Family::new(name, help, &["primitive"])
+}
 
-const ACQUISITIONS_TOTAL: Family =
-    Family::new("quorate_acquisitions_total", "Acquisitions by primitive and outcome", PRIMITIVE_OUTCOME);
-const EXTENSIONS_TOTAL: Family =
-    Family::new("quorate_extensions_total", "Extensions by primitive and outcome", PRIMITIVE_OUTCOME);
-const RELEASES_TOTAL: Family =
-    Family::new("quorate_releases_total", "Releases by primitive and outcome", PRIMITIVE_OUTCOME);
-const ACQUIRE_SECONDS: Family = Family::new(
-    "quorate_acquire_duration_seconds",
-    "From the request to the grant, waiting included",
-    PRIMITIVE,
-);
-const WAIT_SECONDS: Family =
-    Family::new("quorate_wait_duration_seconds", "Time spent in the waiting room", PRIMITIVE);
-const HOLD_SECONDS: Family =
-    Family::new("quorate_hold_duration_seconds", "From the grant to the release", PRIMITIVE);
-const LEASES: Family =
-    Family::new("quorate_leases", "Leases granted here that are neither released nor over", PRIMITIVE);
-const LEASES_EXPIRED: Family = Family::new(
-    "quorate_leases_expired_total",
-    "Leases granted here that ended without a release here",
-    PRIMITIVE,
-);
-const FORCED_RELEASES: Family =
-    Family::new("quorate_forced_releases_total", "Leases taken away by an operator", PRIMITIVE);
-const RELOAD_FAILURES: Family = Family::new(
-    "quorate_reload_failures_total",
-    "Changed key files and certificates that could not be used",
-    &["what"],
-);
+/// Without labels.
+const fn single(name: &'static str, help: &'static str) -> Family {
+    Family::new(name, help, &[])
+}
+
+/// The counters of the primitives by how something ended.
+fn by_outcome<const N: usize>(
+    name: &'static str,
+    help: &'static str,
+    outcomes: [&str; N],
+) -> [[Counter; N]; 4] {
+    let family = Family::new(name, help, &["primitive", "outcome"]);
+    Primitive::ALL.map(|of| outcomes.map(|outcome| family.counter(&[of.name(), outcome])))
+}
+
+/// The counters of a family with one label.
+fn counters<const N: usize>(
+    name: &'static str,
+    help: &'static str,
+    label: &'static [&'static str; 1],
+    values: [&str; N],
+) -> [Counter; N] {
+    let family = Family::new(name, help, label);
+    values.map(|value| family.counter(&[value]))
+}
+
+const WAIT_SECONDS: Family = of_primitives("quorate_wait_duration_seconds", "Time spent in the waiting room");
+const HOLD_SECONDS: Family = of_primitives("quorate_hold_duration_seconds", "From the grant to the release");
 /// When the server's certificate ends: a gauge, where there is one.
-pub const TLS_CERTIFICATE_EXPIRY: Family = Family::new(
+pub const TLS_CERTIFICATE_EXPIRY: Family = single(
     "quorate_tls_certificate_expiry_timestamp_seconds",
     "When the server's certificate expires, seconds since the epoch",
-    &[],
 );
-const UNDOS_TOTAL: Family =
-    Family::new("quorate_undos_total", "Undone grants by outcome, one per node", &["outcome"]);
-const FENCING_RAISES: Family =
-    Family::new("quorate_fencing_raises_total", "Second rounds that raised a fencing token", &[]);
-const SPLIT_VOTES: Family = Family::new("quorate_split_votes_total", "Granting rounds that nobody won", &[]);
-const WAITERS: Family = Family::new("quorate_waiters", "Requests in the waiting room", &[]);
-const LONGEST_WAIT: Family =
-    Family::new("quorate_longest_wait_seconds", "How long the longest waiter has waited", &[]);
-const STREAMS: Family = Family::new("quorate_streams", "Event streams open", &[]);
-const QUORUM_AVAILABLE: Family =
-    Family::new("quorate_quorum_available", "1 while a quorum of nodes votes", &[]);
-static MEMBERSHIP_EPOCH: Family =
-    Family::new("quorate_membership_epoch", "epoch of the membership in force, 0 while there is none", &[]);
-static MEMBER_LIST_MISMATCH: Family = Family::new(
-    "quorate_member_list_mismatch",
-    "members that no URL of this server leads to, and listed nodes that are no members",
-    &[],
-);
-const BUILD_INFO: Family = Family::new("quorate_build_info", "The version that runs", &["version"]);
-
 /// Answers of a node, by what it was asked for and how that ended.
 pub(crate) const NODE_REQUESTS: Family = Family::new(
     "quorate_node_requests_total",
@@ -156,10 +125,6 @@ pub(crate) const NODE_STATE: Family =
 pub(crate) const POOL_CONNECTIONS: Family =
     Family::new("quorate_pool_connections", "Connections open to a node", &["node", "state"]);
 
-const HTTP_CONNECTIONS: Family = Family::new("quorate_http_connections", "Client connections open", &[]);
-const HTTP_IN_FLIGHT: Family = Family::new("quorate_http_in_flight", "Requests and streams in flight", &[]);
-const HTTP_REFUSED: Family =
-    Family::new("quorate_http_refused_total", "Clients turned away before a handler, by reason", &["reason"]);
 /// Requests answered: a counter.
 pub const HTTP_REQUESTS: Family = Family::new(
     "quorate_http_requests_total",
@@ -175,18 +140,18 @@ pub const HTTP_SECONDS: Family = Family::new(
 
 /// The handles of all series that are known from the start.
 pub struct Metrics {
-    acquisitions: [[Counter; ACQUISITIONS.len()]; 4],
-    extensions: [[Counter; EXTENSIONS.len()]; 4],
-    releases: [[Counter; RELEASES.len()]; 4],
+    acquisitions: [[Counter; Acquisition::ALL.len()]; 4],
+    extensions: [[Counter; Extension::ALL.len()]; 4],
+    releases: [[Counter; Release::ALL.len()]; 4],
     acquire_seconds: [Histogram; 4],
     wait_seconds: [Histogram; 4],
     hold_seconds: [Histogram; 4],
     leases: [Gauge; 4],
     leases_expired: [Counter; 4],
     forced_releases: [Counter; 4],
-    reload_failures: [Counter; RELOADED.len()],
-    undos: [Counter; UNDOS.len()],
-    refusals: [Counter; REFUSALS.len()],
+    reload_failures: [Counter; Reloaded::ALL.len()],
+    undos: [Counter; Undo::ALL.len()],
+    refusals: [Counter; Refusal::ALL.len()],
     /// Client connections open now.
     pub http_connections: Gauge,
     /// Requests and streams in flight now.
@@ -228,30 +193,85 @@ pub fn metrics() -> &'static Metrics {
 
 impl Metrics {
     fn new() -> Self {
-        BUILD_INFO.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        let build = Family::new("quorate_build_info", "The version that runs", &["version"]);
+        build.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        let gauge = |name, help| single(name, help).gauge(&[]);
+        let counter = |name, help| single(name, help).counter(&[]);
         Self {
-            acquisitions: ACQUISITIONS_TOTAL.by_outcome(ACQUISITIONS),
-            extensions: EXTENSIONS_TOTAL.by_outcome(EXTENSIONS),
-            releases: RELEASES_TOTAL.by_outcome(RELEASES),
-            acquire_seconds: ACQUIRE_SECONDS.by_primitive(Family::histogram),
+            acquisitions: by_outcome(
+                "quorate_acquisitions_total",
+                "Acquisitions by primitive and outcome",
+                Acquisition::ALL.map(Acquisition::name),
+            ),
+            extensions: by_outcome(
+                "quorate_extensions_total",
+                "Extensions by primitive and outcome",
+                Extension::ALL.map(Extension::name),
+            ),
+            releases: by_outcome(
+                "quorate_releases_total",
+                "Releases by primitive and outcome",
+                Release::ALL.map(Release::name),
+            ),
+            acquire_seconds: of_primitives(
+                "quorate_acquire_duration_seconds",
+                "From the request to the grant, waiting included",
+            )
+            .by_primitive(Family::histogram),
             wait_seconds: WAIT_SECONDS.by_primitive(Family::histogram),
             hold_seconds: HOLD_SECONDS.by_primitive(Family::histogram),
-            leases: LEASES.by_primitive(Family::gauge),
-            leases_expired: LEASES_EXPIRED.by_primitive(Family::counter),
-            forced_releases: FORCED_RELEASES.by_primitive(Family::counter),
-            reload_failures: RELOAD_FAILURES.counters(RELOADED),
-            undos: UNDOS_TOTAL.counters(UNDOS),
-            refusals: HTTP_REFUSED.counters(REFUSALS),
-            http_connections: HTTP_CONNECTIONS.gauge(&[]),
-            http_in_flight: HTTP_IN_FLIGHT.gauge(&[]),
-            fencing_raises: FENCING_RAISES.counter(&[]),
-            split_votes: SPLIT_VOTES.counter(&[]),
-            waiters: WAITERS.gauge(&[]),
-            streams: STREAMS.gauge(&[]),
-            longest_wait_seconds: LONGEST_WAIT.gauge(&[]),
-            quorum_available: QUORUM_AVAILABLE.gauge(&[]),
-            membership_epoch: MEMBERSHIP_EPOCH.gauge(&[]),
-            member_list_mismatch: MEMBER_LIST_MISMATCH.gauge(&[]),
+            leases: of_primitives("quorate_leases", "Leases granted here that are neither released nor over")
+                .by_primitive(Family::gauge),
+            leases_expired: of_primitives(
+                "quorate_leases_expired_total",
+                "Leases granted here that ended without a release here",
+            )
+            .by_primitive(Family::counter),
+            forced_releases: of_primitives(
+                "quorate_forced_releases_total",
+                "Leases taken away by an operator",
+            )
+            .by_primitive(Family::counter),
+            reload_failures: counters(
+                "quorate_reload_failures_total",
+                "Changed key files and certificates that could not be used",
+                &["what"],
+                Reloaded::ALL.map(Reloaded::name),
+            ),
+            undos: counters(
+                "quorate_undos_total",
+                "Undone grants by outcome, one per node",
+                &["outcome"],
+                Undo::ALL.map(Undo::name),
+            ),
+            refusals: counters(
+                "quorate_http_refused_total",
+                "Clients turned away before a handler, by reason",
+                &["reason"],
+                Refusal::ALL.map(Refusal::name),
+            ),
+            http_connections: gauge("quorate_http_connections", "Client connections open"),
+            http_in_flight: gauge("quorate_http_in_flight", "Requests and streams in flight"),
+            fencing_raises: counter(
+                "quorate_fencing_raises_total",
+                "Second rounds that raised a fencing token",
+            ),
+            split_votes: counter("quorate_split_votes_total", "Granting rounds that nobody won"),
+            waiters: gauge("quorate_waiters", "Requests in the waiting room"),
+            streams: gauge("quorate_streams", "Event streams open"),
+            longest_wait_seconds: gauge(
+                "quorate_longest_wait_seconds",
+                "How long the longest waiter has waited",
+            ),
+            quorum_available: gauge("quorate_quorum_available", "1 while a quorum of nodes votes"),
+            membership_epoch: gauge(
+                "quorate_membership_epoch",
+                "epoch of the membership in force, 0 while there is none",
+            ),
+            member_list_mismatch: gauge(
+                "quorate_member_list_mismatch",
+                "members that no URL of this server leads to, and listed nodes that are no members",
+            ),
         }
     }
 

@@ -1,89 +1,76 @@
-//! How things end: the values of the labels `outcome` and `reason`.
+//! How things end: the values of the labels `outcome`, `reason` and `what`.
 
-/// How an acquisition ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-#[allow(missing_docs)] // docs/monitoring.md says what each means.
-pub enum Acquisition {
-    Granted,
-    Held,
-    Timeout,
-    NoQuorum,
-    Cancelled,
-    Rejected,
+use crate::domain::named;
+
+named! {
+    /// How an acquisition ended.
+    #[allow(missing_docs)] // docs/monitoring.md says what each means.
+    pub enum Acquisition {
+        Granted = "granted",
+        Held = "held",
+        Timeout = "timeout",
+        NoQuorum = "no_quorum",
+        Cancelled = "cancelled",
+        Rejected = "rejected",
+    }
 }
-pub(super) const ACQUISITIONS: [&str; 6] =
-    ["granted", "held", "timeout", "no_quorum", "cancelled", "rejected"];
 
-/// How an extension ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-#[allow(missing_docs)]
-pub enum Extension {
-    Extended,
-    Lost,
-    NoQuorum,
+named! {
+    /// How an extension ended.
+    #[allow(missing_docs)]
+    pub enum Extension {
+        Extended = "extended",
+        Lost = "lost",
+        NoQuorum = "no_quorum",
+    }
 }
-pub(super) const EXTENSIONS: [&str; 3] = ["extended", "lost", "no_quorum"];
 
-/// How a release ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-#[allow(missing_docs)]
-pub enum Release {
-    Released,
-    NotHeld,
-    NoQuorum,
+named! {
+    /// How a release ended.
+    #[allow(missing_docs)]
+    pub enum Release {
+        Released = "released",
+        NotHeld = "not_held",
+        NoQuorum = "no_quorum",
+    }
 }
-pub(super) const RELEASES: [&str; 3] = ["released", "not_held", "no_quorum"];
 
-/// How an undo at one node ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Undo {
-    /// The node confirmed it.
-    Done,
-    /// Refused by the node until the lease had expired by itself.
-    Expired,
-    /// Dropped because too many were waiting.
-    Abandoned,
+named! {
+    /// How an undo at one node ended.
+    pub enum Undo {
+        /// The node confirmed it.
+        Done = "done",
+        /// Refused by the node until the lease had expired by itself.
+        Expired = "expired",
+        /// Dropped because too many were waiting.
+        Abandoned = "abandoned",
+    }
 }
-pub(super) const UNDOS: [&str; 3] = ["done", "expired", "abandoned"];
 
-/// Why a client was turned away before its request reached a handler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Refusal {
-    /// As many connections as allowed are open.
-    Connections,
-    /// As many requests as allowed are in flight.
-    InFlight,
-    /// The head, or the TLS handshake, took too long.
-    HeaderTimeout,
-    /// The body took too long.
-    BodyTimeout,
-    /// The head was larger than it may be.
-    HeaderBytes,
-    /// The bytes were not HTTP.
-    Malformed,
+named! {
+    /// Why a client was turned away before its request reached a handler.
+    pub enum Refusal {
+        /// As many connections as allowed are open.
+        Connections = "connections",
+        /// As many requests as allowed are in flight.
+        InFlight = "in_flight",
+        /// The head, or the TLS handshake, took too long.
+        HeaderTimeout = "header_timeout",
+        /// The body took too long.
+        BodyTimeout = "body_timeout",
+        /// The head was larger than it may be.
+        HeaderBytes = "header_bytes",
+        /// The bytes were not HTTP.
+        Malformed = "malformed",
+    }
 }
-pub(super) const REFUSALS: [&str; 6] =
-    ["connections", "in_flight", "header_timeout", "body_timeout", "header_bytes", "malformed"];
 
-/// What is read again when it changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Reloaded {
-    /// The API keys.
-    Keys,
-    /// Certificate, key and client authorities.
-    Certificates,
-}
-pub(super) const RELOADED: [&str; 2] = ["keys", "certificates"];
-
-impl Reloaded {
-    /// As `quorate_reload_failures_total` labels it.
-    pub const fn name(self) -> &'static str {
-        RELOADED[self as usize]
+named! {
+    /// What is read again when it changes.
+    pub enum Reloaded {
+        /// The API keys.
+        Keys = "keys",
+        /// Certificate, key and client authorities.
+        Certificates = "certificates",
     }
 }

@@ -44,9 +44,9 @@ const SWEPT_PER_SCRIPT: usize = 4;
 pub(super) type Hint = (Arc<dyn HintSink>, Arc<str>, Box<str>);
 
 /// One subscriber.
-struct Listener {
+pub(super) struct Listener {
     id: u64,
-    sink: Option<Arc<dyn HintSink>>,
+    pub(super) sink: Option<Arc<dyn HintSink>>,
     channels: HashSet<Arc<str>>,
 }
 
@@ -57,33 +57,30 @@ enum Data {
 }
 
 #[derive(Clone)]
-struct Entry {
-    key: Vec<u8>,
+pub(super) struct Entry {
+    pub(super) key: Vec<u8>,
     data: Data,
     expires_ms: Option<i64>,
 }
 
 impl Entry {
-    fn expired(&self, now_ms: i64) -> bool {
+    pub(super) fn expired(&self, now_ms: i64) -> bool {
         // As Redis: at its very millisecond a key still lives.
         self.expires_ms.is_some_and(|expires_ms| now_ms > expires_ms)
     }
 }
 
-/// What was stored at a moment.
-pub struct Snapshot(BTreeMap<u64, Vec<Entry>>);
-
 /// Keys, subscribers and the state of the script that runs.
 pub(super) struct Keyspace {
     /// Entries by the hash of their key: SCAN walks in this order, so that its cursor
     /// stays valid whatever is added or removed on the way.
-    buckets: BTreeMap<u64, Vec<Entry>>,
+    pub(super) buckets: BTreeMap<u64, Vec<Entry>>,
     swept_to: u64,
     now_us: i64,
     /// Whether the script that runs has written: from then on memory is no obstacle.
     written: bool,
-    memory_full: bool,
-    listeners: Vec<Listener>,
+    pub(super) memory_full: bool,
+    pub(super) listeners: Vec<Listener>,
     hints: Vec<Hint>,
 }
 
@@ -112,36 +109,6 @@ impl Keyspace {
         std::mem::take(&mut self.hints)
     }
 
-    /// All that is stored.
-    pub(super) fn snapshot(&self) -> Snapshot {
-        Snapshot(self.buckets.clone())
-    }
-
-    /// Stores what was stored then, and nothing else.
-    pub(super) fn restore(&mut self, snapshot: &Snapshot) {
-        self.buckets.clone_from(&snapshot.0);
-    }
-
-    /// Forgets every key.
-    pub(super) fn clear(&mut self) {
-        self.buckets.clear();
-    }
-
-    pub(super) fn set_memory_full(&mut self, full: bool) {
-        self.memory_full = full;
-    }
-
-    /// The keys that live, sorted.
-    pub(super) fn keys(&self) -> Vec<String> {
-        let now_ms = self.now_ms();
-        let mut keys: Vec<_> = (self.buckets.values().flatten())
-            .filter(|entry| !entry.expired(now_ms))
-            .map(|entry| String::from_utf8_lossy(&entry.key).into_owned())
-            .collect();
-        keys.sort_unstable();
-        keys
-    }
-
     /// Runs one command.
     pub(super) fn execute(&mut self, words: &[Vec<u8>]) -> Reply {
         self.dispatch(words).unwrap_or_else(Reply::Error)
@@ -162,7 +129,7 @@ impl Keyspace {
         (verb.run)(self, args)
     }
 
-    fn now_ms(&self) -> i64 {
+    pub(super) fn now_ms(&self) -> i64 {
         self.now_us / 1000
     }
 
@@ -480,10 +447,6 @@ impl Keyspace {
 
     pub(super) fn is_subscribed(&self, id: u64) -> bool {
         self.listeners.iter().any(|listener| listener.id == id && !listener.channels.is_empty())
-    }
-
-    pub(super) fn sinks(&self) -> Vec<Arc<dyn HintSink>> {
-        self.listeners.iter().filter_map(|listener| listener.sink.clone()).collect()
     }
 }
 

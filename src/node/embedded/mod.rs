@@ -7,10 +7,11 @@
 //! wraps it.
 //!
 //! An [`EmbeddedNode`] is one server's connection to it. Several API servers
-//! that share a node take a [`connect`](EmbeddedNode::connect)ion each.
+//! that share a node take a [`connect`](EmbeddedNode::connect)ion each. What tests do to it stands in `testing.rs`.
 
 mod keyspace;
 mod lua;
+mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -20,9 +21,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-pub use self::keyspace::Snapshot;
-use self::keyspace::{Hint, Keyspace, Reply};
+use self::keyspace::{Hint, Keyspace};
 use self::lua::Engine;
+pub use self::testing::Snapshot;
 use super::scripts::reply_of_one;
 use super::{BoxFuture, Call, Command, HintSink, Identity, Marker, Node, NodeError, Value};
 use crate::clock::Clock;
@@ -79,17 +80,6 @@ impl EmbeddedNode {
         self
     }
 
-    /// Another connection to the same node, with subscriptions of its own.
-    #[must_use]
-    pub fn connect(&self) -> Self {
-        Self {
-            server: self.server.clone(),
-            id: self.server.connections.fetch_add(1, Ordering::Relaxed),
-            start: self.machine().starts.into(),
-            address: self.address.clone(),
-        }
-    }
-
     fn machine(&self) -> MutexGuard<'_, Machine> {
         self.server.machine.lock()
     }
@@ -126,109 +116,6 @@ fn deliver(hints: Vec<Hint>) {
     for (sink, channel, message) in hints {
         sink.hint(&channel, &message);
     }
-}
-
-/// What tests, the simulator and the parity suite do to a node.
-impl EmbeddedNode {
-    /// Runs a command as a submitted one runs, and returns what its script replies, in the form
-    /// {code, clock, …}.
-    ///
-    /// # Errors
-    /// [`NodeError::Redis`] with the message; [`NodeError::Connection`] after a restart.
-    pub fn eval(&self, command: &Command, marker: Option<&Marker>) -> Result<Value, NodeError> {
-        let (result, hints) = self.run(command, marker);
-        deliver(hints);
-        result
-    }
-
-    /// Runs one command, as redis-cli would. Only those that the scripts use are known.
-    ///
-    /// # Errors
-    /// [`NodeError::Redis`] with the message.
-    pub fn command(&self, words: &[&str]) -> Result<Value, NodeError> {
-        let words: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
-        let (reply, hints) = self.at_now(|keyspace| (keyspace.execute(&words), keyspace.take_hints()));
-        deliver(hints);
-        value(reply)
-    }
-
-    /// Loses all data, as FLUSHALL does; `run_id` stays.
-    pub fn flush(&self) {
-        self.at_now(Keyspace::clear);
-    }
-
-    /// Restarts as `run_id`, with its data (a persistent node) or without. Connections
-    /// break: on each, one call fails (or [`Node::identify`] comes first), then it is made anew.
-    pub fn restart(&self, run_id: &str, keep_data: bool) {
-        let mut machine = self.machine();
-        machine.starts += 1;
-        run_id.clone_into(&mut machine.identity.run_id);
-        let sinks = {
-            let mut keyspace = machine.keyspace.lock();
-            if !keep_data {
-                keyspace.clear();
-            }
-            keyspace.sinks()
-        };
-        drop(machine);
-        for sink in sinks {
-            sink.missed();
-        }
-    }
-
-    /// All that is stored now.
-    pub fn snapshot(&self) -> Snapshot {
-        self.at_now(|keyspace| keyspace.snapshot())
-    }
-
-    /// Stores what it stored then, and nothing else.
-    pub fn restore(&self, snapshot: &Snapshot) {
-        self.at_now(|keyspace| keyspace.restore(snapshot));
-    }
-
-    /// Sets how wrong the node's wall clock is from now on, µs.
-    pub fn set_clock_offset_us(&self, offset_us: i64) {
-        self.server.offset_us.store(offset_us, Ordering::Relaxed);
-    }
-
-    /// Whether `maxmemory` is reached.
-    pub fn set_memory_full(&self, full: bool) {
-        self.at_now(|keyspace| keyspace.set_memory_full(full));
-    }
-
-    /// Sets the `maxmemory-policy` that [`Node::identify`] reports.
-    pub fn set_eviction(&self, policy: &str) {
-        policy.clone_into(&mut self.machine().identity.eviction);
-    }
-
-    /// Sets the role that [`Node::identify`] reports, `master` or `slave`.
-    pub fn set_role(&self, role: &str) {
-        role.clone_into(&mut self.machine().identity.role);
-    }
-
-    /// The text stored at `key`.
-    pub fn get_raw(&self, key: &str) -> Option<String> {
-        match self.command(&["GET", key]) {
-            Ok(Value::Text(text)) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// All keys, sorted.
-    pub fn keys(&self) -> Vec<String> {
-        self.at_now(|keyspace| keyspace.keys())
-    }
-}
-
-fn value(reply: Reply) -> Result<Value, NodeError> {
-    Ok(match reply {
-        Reply::Nil => Value::Nil,
-        Reply::Int(number) => Value::Int(number),
-        Reply::Status(text) => Value::Text(text.to_owned()),
-        Reply::Bulk(text) => Value::Text(String::from_utf8_lossy(&text).into_owned()),
-        Reply::List(list) => Value::List(list.into_iter().map(value).collect::<Result<_, _>>()?),
-        Reply::Error(text) => return Err(NodeError::Redis((&*text).into())),
-    })
 }
 
 impl Node for EmbeddedNode {

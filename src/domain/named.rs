@@ -1,0 +1,21 @@
+//! Enums whose variants have names: labels of metrics, words of the API and of files.
+
+/// Declares such an enum: each variant with its name.
+macro_rules! named {
+    ($(#[$meta:meta])* $vis:vis enum $type:ident { $($(#[$of:meta])* $variant:ident = $name:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        $vis enum $type { $($(#[$of])* $variant,)+ }
+
+        impl $type {
+            /// All of them, in the order of their discriminants.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+    };
+}
+pub(crate) use named;
