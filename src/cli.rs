@@ -21,11 +21,11 @@ use serde_json::{Value, json};
 use self::args::{Cli, Command, HealthcheckArgs, KeyOutput, KeysCommand, OpenapiVersion};
 use self::client_args::Output;
 use self::help::command;
-use self::output::{print, print_answer, print_bytes, wrong};
+use self::output::{Ended, Wrong, failed, print, print_answer, print_bytes, say, usage};
 use self::questions::{Question, answer, election, fence, get, lock, multilock, semaphore};
 use crate::access;
 use crate::api;
-use crate::client::{Client, Failure, exit};
+use crate::client::{Client, exit};
 use crate::config::{Config, ConfigError, LogFormat, Role, commented_file};
 use crate::server;
 
@@ -37,13 +37,19 @@ pub fn main() -> ExitCode {
     let command = command();
     let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for line in environment::misspelt(&command, set) {
-        wrong(0, line);
+        say(line);
     }
     let read = command.try_get_matches();
     let read =
         read.and_then(|matches| Ok((<Cli as clap::FromArgMatches>::from_arg_matches(&matches)?, matches)));
     match read {
-        Ok((cli, matches)) => dispatch(cli.command, matches.subcommand().map(|(_, matches)| matches)),
+        Ok((cli, matches)) => {
+            let ended = dispatch(cli.command, matches.subcommand().map(|(_, matches)| matches));
+            ended.unwrap_or_else(|wrong| {
+                say(wrong.why);
+                ExitCode::from(wrong.status)
+            })
+        }
         // Help and version are answers, everything else is wrong usage.
         Err(answer) => {
             // A closed stdout or stderr is not worth a word.
@@ -53,7 +59,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> ExitCode {
+fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> Ended {
     // Flags that are given come before the environment, defaults after it.
     let is_given = |flag: &str| {
         let source = matches.and_then(|matches| matches.value_source(flag));
@@ -62,7 +68,7 @@ fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> ExitCode {
     match command {
         // In the environment they may be meant for another command.
         Command::Dev(args) if args.common.settings.names_nodes() => {
-            wrong(exit::USAGE, "dev has nodes of its own; with Redis nodes: quorate serve")
+            Err(usage("dev has nodes of its own; with Redis nodes: quorate serve"))
         }
         Command::Dev(args) => {
             let role = Role::Dev { nodes: args.nodes };
@@ -71,12 +77,12 @@ fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> ExitCode {
         Command::Serve(args) => serve(args.config(is_given, Role::Serve), Role::Serve),
         Command::Init(args) => initialize(args.config(is_given, Role::Init)),
         Command::Run(args) => run::run_command(args),
-        Command::Lock(command) => ask(lock(command)),
-        Command::Multilock(command) => ask(multilock(command)),
-        Command::Semaphore(command) => ask(semaphore(command)),
-        Command::Election(command) => ask(election(command)),
-        Command::Fence(command) => ask(fence(command)),
-        Command::Nodes { client } => ask(Ok(get(client, "v1/nodes"))),
+        Command::Lock(command) => ask(lock(command)?),
+        Command::Multilock(command) => ask(multilock(command)?),
+        Command::Semaphore(command) => ask(semaphore(command)?),
+        Command::Election(command) => ask(election(command)?),
+        Command::Fence(command) => ask(fence(command)?),
+        Command::Nodes { client } => ask(get(client, "v1/nodes")),
         Command::Members(args) => members::members(args),
         Command::Healthcheck(args) => healthcheck(&args),
         Command::Keys(KeysCommand::New { name, scope, prefix, output }) => {
@@ -95,96 +101,54 @@ fn dispatch(command: Command, matches: Option<&clap::ArgMatches>) -> ExitCode {
     }
 }
 
-fn serve(config: Result<Config, ConfigError>, role: Role) -> ExitCode {
-    let config = match config {
-        Ok(config) => config,
-        Err(cause) => return wrong(exit::USAGE, cause),
-    };
-    let log = match server::logging::start(&config) {
-        Ok(log) => log,
-        Err(cause) => return wrong(exit::USAGE, cause),
-    };
-    let audit = match server::logging::start_audit(&config) {
-        Ok(audit) => audit,
-        Err(cause) => return wrong(exit::USAGE, cause),
-    };
-    let log_format = config.log_format;
-    let nodes = config.redis.len();
-    let ended = server::block_on(config.threads, nodes, server::run(config, role));
+fn serve(config: Result<Config, ConfigError>, role: Role) -> Ended {
+    let config = config.map_err(usage)?;
+    let log = server::logging::start(&config).map_err(usage)?;
+    let audit = server::logging::start_audit(&config).map_err(usage)?;
+    let (threads, nodes, log_format) = (config.threads, config.redis.len(), config.log_format);
+    let ended = server::block_on(threads, nodes, server::run(config, role)).map_err(failed)?;
     let is_heard = tracing::enabled!(tracing::Level::ERROR);
-    if let (Ok(Err(cause)), LogFormat::Json, true) = (&ended, log_format, is_heard) {
+    if let (Err(cause), LogFormat::Json, true) = (&ended, log_format, is_heard) {
         // Where the log is for machines, the last words are too.
         tracing::error!(%cause, "cannot serve");
-        return ExitCode::from(1);
+        return Ok(ExitCode::from(1));
     }
     // Last words come last.
     drop((audit, log));
-    match ended {
-        Ok(Ok(code)) => code,
-        Ok(Err(cause)) => wrong(1, cause),
-        Err(cause) => wrong(1, cause),
-    }
+    ended.map_err(failed)
 }
 
-fn initialize(config: Result<Config, ConfigError>) -> ExitCode {
-    let config = match config {
-        Ok(config) => config,
-        Err(cause) => return wrong(exit::USAGE, cause),
-    };
-    let log = match server::logging::start(&config) {
-        Ok(log) => log,
-        Err(cause) => return wrong(exit::USAGE, cause),
-    };
-    let ended = server::block_on(1, 0, server::initialize(config));
-    drop(log);
-    match ended {
-        Ok(Ok(report)) => print(&report),
-        Ok(Err(cause)) => wrong(1, cause),
-        Err(cause) => wrong(1, cause),
-    }
+fn initialize(config: Result<Config, ConfigError>) -> Ended {
+    let config = config.map_err(usage)?;
+    let _log = server::logging::start(&config).map_err(usage)?;
+    let report = server::block_on(1, 0, server::initialize(config)).map_err(failed)?;
+    print(&report.map_err(failed)?)
 }
 
 /// Asks, prints the answer, and says by the exit status what came of it.
-fn ask(question: Result<Question, Failure>) -> ExitCode {
-    let question = match question {
-        Ok(question) => question,
-        Err(failure) => return wrong(failure.status(), failure),
-    };
-    let Question { client, what, strict } = question;
-    match server::block_on(1, 0, answer(&client.server, what)) {
-        Ok(Ok(answer)) => {
-            let printed = print_answer(&answer, client.output);
-            let not_held = strict && answer.get("released").and_then(Value::as_bool) == Some(false);
-            if not_held { wrong(exit::LOST, "nothing was held") } else { printed }
-        }
-        Ok(Err(failure)) => wrong(failure.status(), failure),
-        Err(cause) => wrong(exit::UNAVAILABLE, cause),
-    }
+fn ask(Question { client, what, strict }: Question) -> Ended {
+    let asked = server::block_on(1, 0, answer(&client.server, what));
+    let answer = asked.map_err(|cause| Wrong::new(exit::UNAVAILABLE, cause))??;
+    let printed = print_answer(&answer, client.output);
+    let not_held = strict && answer.get("released").and_then(Value::as_bool) == Some(false);
+    if not_held { Err(Wrong::new(exit::LOST, "nothing was held")) } else { printed }
 }
 
-fn healthcheck(args: &HealthcheckArgs) -> ExitCode {
+fn healthcheck(args: &HealthcheckArgs) -> Ended {
     let path = if args.live { "livez" } else { "readyz" };
     let asked = server::block_on(1, 0, async {
         let client = Client::new(&args.server)?;
         client.probe(path, args.timeout.0).await
     });
-    match asked {
-        Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(failure)) => wrong(1, failure),
-        Err(cause) => wrong(1, cause),
-    }
+    asked.map_err(failed)?.map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn new_key(name: &str, scopes: &[String], prefixes: &[String], output: Option<KeyOutput>) -> ExitCode {
-    let (secret, entry) = match access::new_key(name, scopes, prefixes) {
-        Ok(key) => key,
-        Err(cause) => return wrong(exit::USAGE, cause),
-    };
+fn new_key(name: &str, scopes: &[String], prefixes: &[String], output: Option<KeyOutput>) -> Ended {
+    let (secret, entry) = access::new_key(name, scopes, prefixes).map_err(usage)?;
     if output == Some(KeyOutput::Json) {
-        return match toml::from_str::<Value>(&entry) {
-            Ok(file) => print_answer(&json!({"secret": secret, "entry": file["key"][0]}), Some(Output::Json)),
-            Err(cause) => wrong(1, cause),
-        };
+        let file: Value = toml::from_str(&entry).map_err(failed)?;
+        return print_answer(&json!({"secret": secret, "entry": file["key"][0]}), Some(Output::Json));
     }
     print(&format!(
         "API key, shown only now (for clients: QUORATE_API_KEY, or Authorization: Bearer):\n\n{secret}\n\n\

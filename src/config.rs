@@ -13,6 +13,7 @@ mod settings;
 mod values;
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,77 +48,28 @@ pub enum Role {
     Init,
 }
 
-/// What holds. Made by [`Config::new`] only, so that it is always valid.
+/// What holds: the settings, and what some of them stand for. Made by [`Config::new`] only, so that it is always valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Where to listen.
-    pub listen: SocketAddr,
+    settings: Settings,
     /// Real nodes; none for `dev`.
     pub redis: Vec<RedisUrl>,
     /// Embedded nodes; 0 but for `dev`.
     pub embedded_nodes: usize,
-    /// Holds the password of all nodes whose URL has none.
-    pub redis_password_file: Option<PathBuf>,
-    /// Authorities for `rediss://`.
-    pub redis_ca: Option<PathBuf>,
     /// Certificate and key to show to `rediss://`.
     pub redis_identity: Option<(PathBuf, PathBuf)>,
-    /// Time for a node's answer.
-    pub node_timeout: Duration,
-    /// Time for connecting to a node.
-    pub connect_timeout: Duration,
-    /// Beginning of every key.
-    pub key_prefix: String,
-    /// Longest life of a lease.
-    pub max_ttl: Duration,
-    /// Longest wait.
-    pub max_wait: Duration,
-    /// How long unused fences are remembered.
-    pub fence_retention: Duration,
-    /// How far ahead of a node a proposed token may be.
-    pub clock_bound: Duration,
-    /// Key file.
-    pub api_keys: Option<PathBuf>,
     /// HTTPS, where wanted.
     pub tls: Option<TlsFiles>,
-    /// Where the audit goes.
-    pub audit_log: Option<PathBuf>,
-    /// Whether it has each lease.
-    pub audit_leases: bool,
-    /// Waiters in all.
-    pub waiters_max: usize,
-    /// Waiters per name.
-    pub waiters_per_name_max: usize,
-    /// Event streams.
-    pub streams_max: usize,
-    /// Connections.
-    pub connections_max: usize,
-    /// Requests and streams in flight.
-    pub in_flight_max: usize,
-    /// Size of a head, bytes.
-    pub header_bytes_max: usize,
-    /// Size of a body, bytes.
-    pub body_bytes_max: usize,
-    /// Time for a head.
-    pub header_timeout: Duration,
-    /// Time for a body.
-    pub body_timeout: Duration,
-    /// Time between requests.
-    pub idle_timeout: Duration,
     /// URL to send traces to.
     pub otlp_endpoint: Option<url::Url>,
-    /// How many requests are traced.
-    pub otlp_sample_ratio: f64,
-    /// Time for ending.
-    pub shutdown_timeout: Duration,
-    /// Threads of the runtime.
-    pub threads: usize,
-    /// Form of the log.
-    pub log_format: LogFormat,
-    /// What is logged.
-    pub log_level: String,
-    /// Whether each answered request is.
-    pub log_requests: bool,
+}
+
+impl Deref for Config {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
 }
 
 /// The files of HTTPS.
@@ -165,58 +117,21 @@ impl Config {
         if settings.tls_client_ca.is_some() && settings.tls_cert.is_none() && settings.tls_key.is_none() {
             wrong.push("tls_client_ca: needs tls_cert and tls_key too".to_owned());
         }
-        let tls = identity("tls", settings.tls_cert, settings.tls_key, &mut wrong)
-            .map(|(cert, key)| TlsFiles { cert, key, client_ca: settings.tls_client_ca });
-        let redis_identity = identity("redis", settings.redis_cert, settings.redis_key, &mut wrong);
-        let otlp_endpoint = settings.otlp_endpoint.and_then(|text| match traces_url(&text) {
-            Ok(url) => Some(url),
-            Err(why) => {
-                wrong.push(format!("otlp_endpoint: {why}"));
-                None
-            }
+        let tls = identity("tls", &settings.tls_cert, &settings.tls_key, &mut wrong)
+            .map(|(cert, key)| TlsFiles { cert, key, client_ca: settings.tls_client_ca.clone() });
+        let redis_identity = identity("redis", &settings.redis_cert, &settings.redis_key, &mut wrong);
+        let otlp_endpoint = settings.otlp_endpoint.as_deref().map(traces_url).transpose();
+        let otlp_endpoint = otlp_endpoint.unwrap_or_else(|why| {
+            wrong.push(format!("otlp_endpoint: {why}"));
+            None
         });
-        let config = Self {
-            listen: settings.listen.0,
-            redis,
-            embedded_nodes,
-            redis_password_file: settings.redis_password_file,
-            redis_ca: settings.redis_ca,
-            redis_identity,
-            node_timeout: settings.node_timeout.0,
-            connect_timeout: settings.connect_timeout.0,
-            key_prefix: settings.key_prefix,
-            max_ttl: settings.max_ttl.0,
-            max_wait: settings.max_wait.0,
-            fence_retention: settings.fence_retention.0,
-            clock_bound: settings.clock_bound.0,
-            api_keys: settings.api_keys,
-            tls,
-            audit_log: settings.audit_log,
-            audit_leases: settings.audit_leases.0,
-            waiters_max: settings.max_waiters,
-            waiters_per_name_max: settings.max_waiters_per_name,
-            streams_max: settings.max_streams,
-            connections_max: settings.max_connections,
-            in_flight_max: settings.max_in_flight,
-            header_bytes_max: settings.max_header_bytes,
-            body_bytes_max: settings.max_body_bytes,
-            header_timeout: settings.header_timeout.0,
-            body_timeout: settings.body_timeout.0,
-            idle_timeout: settings.idle_timeout.0,
-            otlp_endpoint,
-            otlp_sample_ratio: settings.otlp_sample_ratio,
-            shutdown_timeout: settings.shutdown_timeout.0,
-            threads: settings.threads,
-            log_format: settings.log_format,
-            log_level: settings.log_level,
-            log_requests: settings.log_requests.0,
-        };
-        config.check(role, settings.insecure_no_auth.0, &mut wrong);
+        let config = Self { settings, redis, embedded_nodes, redis_identity, tls, otlp_endpoint };
+        config.check(role, &mut wrong);
         if wrong.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(wrong)) }
     }
 
     /// Adds a sentence to `wrong` for each value that cannot be.
-    fn check(&self, role: Role, insecure_no_auth: bool, wrong: &mut Vec<String>) {
+    fn check(&self, role: Role, wrong: &mut Vec<String>) {
         let second = Duration::from_secs(1);
         let hour = second * 3600;
         let ms = Duration::from_millis(1);
@@ -227,9 +142,9 @@ impl Config {
                 wrong.push(format!("log_level: {part} is neither a level nor TARGET=LEVEL"));
             }
         }
-        let mut range = |name: &str, value: Duration, min: Duration, max: Duration| {
-            if !(min..=max).contains(&value) {
-                wrong.push(format!("{name}: {} is not from {} to {}", Span(value), Span(min), Span(max)));
+        let mut range = |name: &str, value: Span, min: Duration, max: Duration| {
+            if !(min..=max).contains(&value.0) {
+                wrong.push(format!("{name}: {value} is not from {} to {}", Span(min), Span(max)));
             }
         };
         range("node_timeout", self.node_timeout, 10 * ms, 30 * second);
@@ -248,14 +163,14 @@ impl Config {
                 wrong.push(format!("{name}: {value} is not from {min} to {max}"));
             }
         };
-        count("max_waiters", self.waiters_max, 0, 10_000_000);
-        count("max_waiters_per_name", self.waiters_per_name_max, 0, 10_000_000);
-        count("max_streams", self.streams_max, 0, 10_000_000);
-        count("max_connections", self.connections_max, 1, 10_000_000);
-        count("max_in_flight", self.in_flight_max, 1, 10_000_000);
+        count("max_waiters", self.max_waiters, 0, 10_000_000);
+        count("max_waiters_per_name", self.max_waiters_per_name, 0, 10_000_000);
+        count("max_streams", self.max_streams, 0, 10_000_000);
+        count("max_connections", self.max_connections, 1, 10_000_000);
+        count("max_in_flight", self.max_in_flight, 1, 10_000_000);
         // hyper's smallest buffer is 8 KiB.
-        count("max_header_bytes", self.header_bytes_max, 8_192, 1 << 20);
-        count("max_body_bytes", self.body_bytes_max, 1_024, 1 << 20);
+        count("max_header_bytes", self.max_header_bytes, 8_192, 1 << 20);
+        count("max_body_bytes", self.max_body_bytes, 1_024, 1 << 20);
         count("threads", self.threads, 1, 1_024);
         if !(0.0..=1.0).contains(&self.otlp_sample_ratio) {
             wrong.push(format!("otlp_sample_ratio: {} is not from 0 to 1", self.otlp_sample_ratio));
@@ -264,7 +179,7 @@ impl Config {
         if self.key_prefix.is_empty() || self.key_prefix.len() > 64 || !Name::is_prefix(&self.key_prefix) {
             wrong.push("key_prefix: must be 1 to 64 characters of A-Z a-z 0-9 . _ ~ : @ and -".to_owned());
         }
-        if self.audit_leases && self.audit_log.is_none() {
+        if self.audit_leases.0 && self.audit_log.is_none() {
             wrong.push("audit_leases: needs audit_log".to_owned());
         }
         // A fence that is forgotten before a slow server's clock has passed it could be issued
@@ -301,11 +216,12 @@ impl Config {
                 }
             }
         }
-        if role == Role::Serve && self.api_keys.is_none() && !insecure_no_auth && !is_loopback(self.listen) {
+        let is_open = self.api_keys.is_none() && !self.insecure_no_auth.0;
+        if role == Role::Serve && is_open && !is_loopback(self.listen.0) {
             wrong.push(format!(
                 "listen: {} can be reached from outside, but there are no API keys; \
                  give --api-keys FILE, or --insecure-no-auth if everyone may hold and release locks",
-                self.listen
+                self.listen.0
             ));
         }
     }
@@ -319,14 +235,14 @@ impl Config {
 /// A certificate and its key, of the settings that begin with `prefix`: both or neither.
 fn identity(
     prefix: &str,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
+    cert: &Option<PathBuf>,
+    key: &Option<PathBuf>,
     wrong: &mut Vec<String>,
 ) -> Option<(PathBuf, PathBuf)> {
     if cert.is_some() != key.is_some() {
         wrong.push(format!("{prefix}_cert and {prefix}_key: each needs the other"));
     }
-    cert.zip(key)
+    cert.clone().zip(key.clone())
 }
 
 /// Whether only this machine can reach the address.

@@ -42,19 +42,9 @@ use tls::Tls;
 /// Kept back from `shutdown_timeout` for the last steps.
 const LAST_STEPS: Duration = Duration::from_millis(500);
 
-/// Why a server cannot start or go on, as a sentence for people.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(String);
-
-impl StartError {
-    fn new(what: &str, cause: impl std::fmt::Display) -> Self {
-        Self(format!("{what}: {cause}"))
-    }
-
-    fn of(cause: impl std::fmt::Display) -> Self {
-        Self(cause.to_string())
-    }
+/// What went wrong, as a sentence for people.
+fn failed(what: &str, cause: impl std::fmt::Display) -> String {
+    format!("{what}: {cause}")
 }
 
 /// The layers, wired.
@@ -66,21 +56,21 @@ struct Layers {
 }
 
 /// Nodes → engine → service → routes, from settings.
-fn assemble(config: &Config) -> Result<Layers, StartError> {
+fn assemble(config: &Config) -> Result<Layers, String> {
     let engine = engine(config)?;
     let limits =
-        WaitLimits { waiters_max: config.waiters_max, waiters_per_name_max: config.waiters_per_name_max };
+        WaitLimits { waiters_max: config.max_waiters, waiters_per_name_max: config.max_waiters_per_name };
     let service = Service::new(Arc::clone(&engine), limits);
     let keys = config.api_keys.as_deref().map(read_keys).transpose()?.map(Arc::new);
     let gauges = service.clone();
     let app = App {
         service: service.clone(),
         limits: Limits {
-            max_ttl_ms: config.max_ttl.as_millis() as u64,
-            max_wait_ms: config.max_wait.as_millis() as u64,
-            body_bytes_max: config.body_bytes_max,
-            body_timeout: config.body_timeout,
-            streams_max: config.streams_max,
+            max_ttl_ms: config.max_ttl.0.as_millis() as u64,
+            max_wait_ms: config.max_wait.0.as_millis() as u64,
+            body_bytes_max: config.max_body_bytes,
+            body_timeout: config.body_timeout.0,
+            streams_max: config.max_streams,
         },
         keys: keys.clone(),
         render_metrics: Arc::new(move || {
@@ -92,7 +82,7 @@ fn assemble(config: &Config) -> Result<Layers, StartError> {
 }
 
 /// Nodes → engine.
-fn engine(config: &Config) -> Result<Arc<Engine>, StartError> {
+fn engine(config: &Config) -> Result<Arc<Engine>, String> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let mut nodes: Vec<Arc<dyn Node>> = Vec::new();
     for i in 0..config.embedded_nodes {
@@ -102,21 +92,21 @@ fn engine(config: &Config) -> Result<Arc<Engine>, StartError> {
     }
     for url in &config.redis {
         let options = RedisOptions {
-            node_timeout: config.node_timeout,
-            connect_timeout: config.connect_timeout,
+            node_timeout: config.node_timeout.0,
+            connect_timeout: config.connect_timeout.0,
             password_file: config.redis_password_file.clone(),
             ca_file: config.redis_ca.clone(),
             identity_files: config.redis_identity.clone(),
             ..RedisOptions::default()
         };
-        let node = RedisNode::new(url.expose(), options)
-            .map_err(|cause| StartError::new(&format!("node {url}"), cause))?;
+        let node =
+            RedisNode::new(url.expose(), options).map_err(|cause| failed(&format!("node {url}"), cause))?;
         nodes.push(node);
     }
     let options = EngineOptions {
-        max_ttl_ms: config.max_ttl.as_millis() as u64,
-        fence_retention_ms: config.fence_retention.as_millis() as u64,
-        clock_bound_ms: config.clock_bound.as_millis() as u64,
+        max_ttl_ms: config.max_ttl.0.as_millis() as u64,
+        fence_retention_ms: config.fence_retention.0.as_millis() as u64,
+        clock_bound_ms: config.clock_bound.0.as_millis() as u64,
         key_prefix: config.key_prefix.clone(),
     };
     Ok(Engine::new(nodes, clock, options))
@@ -126,29 +116,31 @@ fn engine(config: &Config) -> Result<Arc<Engine>, StartError> {
 ///
 /// # Errors
 /// When it cannot start: says what is in the way.
-pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
+pub async fn run(config: Config, role: Role) -> Result<ExitCode, String> {
     // Before anything that takes time, so that a taken port is told at once.
-    let listener = listener::bind(config.listen).map_err(|cause| {
-        StartError(format!("cannot listen on {}: {cause}; --listen takes another address", config.listen))
+    let listener = listener::bind(config.listen.0).map_err(|cause| {
+        format!("cannot listen on {}: {cause}; --listen takes another address", config.listen.0)
     })?;
-    let address = listener.local_addr().map_err(|cause| StartError::new("cannot listen", cause))?;
+    let address = listener.local_addr().map_err(|cause| failed("cannot listen", cause))?;
     let tls = config.tls.clone().map(Tls::new).transpose();
-    let tls = tls.map_err(|cause| StartError::new("tls", cause))?.map(Arc::new);
-    let mut signals = Signals::new().map_err(|cause| StartError::new("cannot receive signals", cause))?;
+    let tls = tls.map_err(|cause| failed("tls", cause))?.map(Arc::new);
+    let mut signals = Signals::new().map_err(|cause| failed("cannot receive signals", cause))?;
     trace::send_by(tokio::runtime::Handle::current());
     let layers = assemble(&config)?;
 
     match role {
         // Embedded nodes are new at each start, which nobody but us can know.
-        Role::Dev { .. } => drop(layers.engine.initialize().await.map_err(StartError::of)?),
-        Role::Serve | Role::Init => layers.engine.ready_at_start().await.map_err(StartError::of)?,
+        Role::Dev { .. } => drop(layers.engine.initialize().await.map_err(|cause| cause.to_string())?),
+        Role::Serve | Role::Init => {
+            layers.engine.ready_at_start().await.map_err(|cause| cause.to_string())?
+        }
     }
     layers.engine.start();
 
     let rules = rules(&config);
-    if rules.connections_max < config.connections_max {
+    if rules.connections_max < config.max_connections {
         tracing::warn!(
-            configured = config.connections_max,
+            configured = config.max_connections,
             allowed = rules.connections_max,
             "the limit of open files allows fewer connections than configured"
         );
@@ -157,22 +149,18 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
     // Aborted when this returns, whichever way.
     let mut tasks = JoinSet::new();
     watch_files(&mut tasks, &config, &layers, tls.as_ref())
-        .map_err(|cause| StartError::new("cannot receive signals", cause))?;
+        .map_err(|cause| failed("cannot receive signals", cause))?;
     tasks.spawn(upkeep::run(layers.service.clone()));
     let accepting = tasks.spawn(listener::accept(listener, Arc::clone(&connections), tls));
     announce(&config, role, address);
 
-    let first = signals.end().await;
-    tracing::info!(
-        signal = first.name,
-        connections = connections.count(),
-        in_flight = connections.in_flight(),
-        "draining"
-    );
+    let (signal, _) = signals.end().await;
+    let (open, in_flight) = (connections.count(), connections.in_flight());
+    tracing::info!(signal, connections = open, in_flight, "draining");
     let started = Instant::now();
     layers.service.drain();
     connections.drain();
-    let budget = config.shutdown_timeout.saturating_sub(LAST_STEPS);
+    let budget = config.shutdown_timeout.0.saturating_sub(LAST_STEPS);
     let ending = async {
         // The socket stays open for a while, so that probes read "not ready" instead of nothing.
         if timeout(budget / 2, connections.emptied()).await.is_err() {
@@ -187,16 +175,16 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        let time_left = || config.shutdown_timeout.saturating_sub(started.elapsed() + LAST_STEPS / 5);
+        let time_left = || config.shutdown_timeout.0.saturating_sub(started.elapsed() + LAST_STEPS / 5);
         // A node has so long for its vote, and so long for taking it back.
-        let _ = timeout((2 * config.node_timeout).min(time_left() / 2), settled).await;
+        let _ = timeout((2 * config.node_timeout.0).min(time_left() / 2), settled).await;
         trace::finish(time_left()).await;
     };
     tokio::select! {
         () = ending => {}
-        second = signals.end() => {
-            tracing::warn!(signal = second.name, "ended at once");
-            return Ok(ExitCode::from(128 + second.number));
+        (signal, number) = signals.end() => {
+            tracing::warn!(signal, "ended at once");
+            return Ok(ExitCode::from(128 + number));
         }
     }
     let left = connections.count();
@@ -208,9 +196,9 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, StartError> {
 ///
 /// # Errors
 /// When a node cannot be reached or belongs to another deployment: names it.
-pub async fn initialize(config: Config) -> Result<String, StartError> {
+pub async fn initialize(config: Config) -> Result<String, String> {
     let engine = engine(&config)?;
-    let report = engine.initialize().await.map_err(StartError::of)?;
+    let report = engine.initialize().await.map_err(|cause| cause.to_string())?;
     let mut text = String::new();
     for address in &report.marked {
         text.push_str(&format!("marked {address}\n"));
@@ -229,11 +217,11 @@ pub async fn initialize(config: Config) -> Result<String, StartError> {
 ///
 /// # Errors
 /// Why a node must not be used, or the change was not made.
-pub async fn members(config: Config, change: Option<&Change>) -> Result<serde_json::Value, StartError> {
+pub async fn members(config: Config, change: Option<&Change>) -> Result<serde_json::Value, String> {
     let service = Service::new(engine(&config)?, WaitLimits { waiters_max: 0, waiters_per_name_max: 0 });
-    service.engine.ready_at_start().await.map_err(StartError::of)?;
+    service.engine.ready_at_start().await.map_err(|cause| cause.to_string())?;
     let view = match change {
-        Some(change) => service.change_members(change).await.map_err(StartError::of)?,
+        Some(change) => service.change_members(change).await.map_err(|cause| cause.to_string())?,
         None => service.members(),
     };
     Ok(api::member_list(view))
@@ -241,18 +229,18 @@ pub async fn members(config: Config, change: Option<&Change>) -> Result<serde_js
 
 fn rules(config: &Config) -> Rules {
     Rules {
-        connections_max: config.connections_max.min(open_files_max()),
-        in_flight_max: config.in_flight_max,
-        header_bytes_max: config.header_bytes_max,
-        header_timeout: config.header_timeout,
-        idle_timeout: config.idle_timeout,
+        connections_max: config.max_connections.min(open_files_max()),
+        in_flight_max: config.max_in_flight,
+        header_bytes_max: config.max_header_bytes,
+        header_timeout: config.header_timeout.0,
+        idle_timeout: config.idle_timeout.0,
     }
 }
 
-fn read_keys(path: &std::path::Path) -> Result<KeyRing, StartError> {
+fn read_keys(path: &std::path::Path) -> Result<KeyRing, String> {
     let what = format!("api_keys: {}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|cause| StartError::new(&what, cause))?;
-    KeyRing::parse(&text).map_err(|cause| StartError::new(&what, cause))
+    let text = std::fs::read_to_string(path).map_err(|cause| failed(&what, cause))?;
+    KeyRing::parse(&text).map_err(|cause| failed(&what, cause))
 }
 
 /// Key file and certificates are read again when they change, and on SIGHUP.
@@ -348,21 +336,16 @@ struct Signals {
     interrupt: Signal,
 }
 
-/// Which of them came.
-struct End {
-    name: &'static str,
-    number: u8,
-}
-
 impl Signals {
     fn new() -> std::io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn end(&mut self) -> End {
+    /// The name and the number of the next one.
+    async fn end(&mut self) -> (&'static str, u8) {
         tokio::select! {
-            _ = self.terminate.recv() => End { name: "SIGTERM", number: 15 },
-            _ = self.interrupt.recv() => End { name: "SIGINT", number: 2 },
+            _ = self.terminate.recv() => ("SIGTERM", 15),
+            _ = self.interrupt.recv() => ("SIGINT", 2),
         }
     }
 }

@@ -6,26 +6,22 @@ use std::process::ExitCode;
 
 use clap_mangen::Man;
 
-use super::output::{print_bytes, wrong};
+use super::output::{Ended, failed, print_bytes};
 
 /// A page for each command and its subcommands, which cite each other, in `folder`.
-pub(super) fn write_pages(command: clap::Command, folder: &Path) -> ExitCode {
+pub(super) fn write_pages(command: clap::Command, folder: &Path) -> Ended {
     let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
-    match written {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(cause) => wrong(1, format_args!("{}: {cause}", folder.display())),
-    }
+    written.map_err(|cause| failed(format_args!("{}: {cause}", folder.display())))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// One page with a section for each command that does something. It cites no other page.
-pub(super) fn print_page(command: clap::Command) -> ExitCode {
+pub(super) fn print_page(command: clap::Command) -> Ended {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut page = Vec::new();
-    match write_page(&command, &mut page) {
-        Ok(()) => print_bytes(&page),
-        Err(cause) => wrong(1, cause),
-    }
+    write_page(&command, &mut page).map_err(failed)?;
+    print_bytes(&page)
 }
 
 fn write_page(command: &clap::Command, page: &mut impl Write) -> std::io::Result<()> {

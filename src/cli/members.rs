@@ -1,21 +1,18 @@
 //! `quorate members`: through a server, or at the nodes themselves.
 
-use std::process::ExitCode;
-
 use clap::Parser as _;
 use reqwest::Method;
 use serde_json::json;
 
 use super::args::{Cli, Command, MembersArgs, MembersAt, MembersCommand};
 use super::ask;
-use super::output::{print_answer, wrong};
+use super::output::{Ended, failed, print_answer, usage};
 use super::questions::{call, get};
-use crate::client::exit;
 use crate::config::{Config, ConfigError, Role};
 use crate::server::{self, Change};
 
 /// Shows the members, or has them changed.
-pub(super) fn members(MembersArgs { command, at }: MembersArgs) -> ExitCode {
+pub(super) fn members(MembersArgs { command, at }: MembersArgs) -> Ended {
     let (change, at) = match command {
         None => (None, at),
         Some(MembersCommand::Add { url, at }) => (Some(Change::Add(url)), at),
@@ -27,9 +24,9 @@ pub(super) fn members(MembersArgs { command, at }: MembersArgs) -> ExitCode {
     if at.redis.is_empty() { through_server(change, at) } else { at_nodes(change.as_ref(), &at) }
 }
 
-fn through_server(change: Option<Change>, MembersAt { client, .. }: MembersAt) -> ExitCode {
+fn through_server(change: Option<Change>, MembersAt { client, .. }: MembersAt) -> Ended {
     let url = |url: String| json!({ "url": url }).as_object().cloned();
-    ask(Ok(match change {
+    ask(match change {
         None => get(client, "v1/members"),
         Some(Change::Add(new)) => call(client, Method::POST, "v1/members".to_owned(), url(new)),
         Some(Change::Replace(node, new)) => {
@@ -42,9 +39,9 @@ fn through_server(change: Option<Change>, MembersAt { client, .. }: MembersAt) -
             call(client, Method::POST, format!("v1/members/{}/close", segment(&node)), None)
         }
         Some(Change::Retire) => {
-            return wrong(exit::USAGE, "retire asks the nodes themselves: give --redis URL for each");
+            return Err(usage("retire asks the nodes themselves: give --redis URL for each"));
         }
-    }))
+    })
 }
 
 /// An address as a segment of a path.
@@ -53,16 +50,10 @@ fn segment(text: &str) -> String {
     text.bytes().map(|b| if is_plain(&b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-fn at_nodes(change: Option<&Change>, at: &MembersAt) -> ExitCode {
-    let config = match config(at) {
-        Ok(config) => config,
-        Err(cause) => return wrong(exit::USAGE, cause),
-    };
-    match server::block_on(1, 0, server::members(config, change)) {
-        Ok(Ok(view)) => print_answer(&view, at.client.output),
-        Ok(Err(cause)) => wrong(1, cause),
-        Err(cause) => wrong(1, cause),
-    }
+fn at_nodes(change: Option<&Change>, at: &MembersAt) -> Ended {
+    let config = config(at).map_err(usage)?;
+    let view = server::block_on(1, 0, server::members(config, change)).map_err(failed)?;
+    print_answer(&view.map_err(failed)?, at.client.output)
 }
 
 /// As `init` would read it, with what else the environment says of nodes.

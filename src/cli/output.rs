@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::client_args::Output;
-use crate::client::{Printable, printable_json};
+use crate::client::{Failure, Printable, exit, printable_json};
 
 /// The lists that are shown as tables: the member of the answer, and its columns with their keys.
 const TABLES: [(&str, &[(&str, &str)]); 3] = [
@@ -38,7 +38,7 @@ const TABLES: [(&str, &[(&str, &str)]); 3] = [
 
 /// A list as a table where a person reads it or asks for one, else JSON: pretty for people, one line for
 /// programs.
-pub(super) fn print_answer(answer: &Value, output: Option<Output>) -> ExitCode {
+pub(super) fn print_answer(answer: &Value, output: Option<Output>) -> Ended {
     let at_terminal = std::io::stdout().is_terminal();
     let as_table = output.map_or(at_terminal, |output| output == Output::Table);
     if let Some(table) = table(answer).filter(|_| as_table) {
@@ -48,10 +48,7 @@ pub(super) fn print_answer(answer: &Value, output: Option<Output>) -> ExitCode {
         true => serde_json::to_string_pretty(answer),
         false => serde_json::to_string(answer),
     };
-    match text {
-        Ok(text) => print(&printable_json(&text)),
-        Err(cause) => wrong(1, cause),
-    }
+    print(&printable_json(&text.map_err(failed)?))
 }
 
 fn table(answer: &Value) -> Option<String> {
@@ -84,7 +81,7 @@ fn cell(key: &str, value: Option<&Value>) -> String {
     }
 }
 
-pub(super) fn print(text: &str) -> ExitCode {
+pub(super) fn print(text: &str) -> Ended {
     let mut text = text.to_owned();
     if !text.ends_with('\n') {
         text.push('\n');
@@ -92,20 +89,49 @@ pub(super) fn print(text: &str) -> ExitCode {
     print_bytes(text.as_bytes())
 }
 
-pub(super) fn print_bytes(bytes: &[u8]) -> ExitCode {
+pub(super) fn print_bytes(bytes: &[u8]) -> Ended {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Ok(()) => ExitCode::SUCCESS,
         // `quorate config | head` is not a failure.
-        Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(cause) => wrong(1, cause),
+        Err(cause) if cause.kind() != std::io::ErrorKind::BrokenPipe => Err(failed(cause)),
+        _ => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Says to stderr why the command failed.
-pub(super) fn wrong(status: u8, why: impl Display) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "quorate: {why}");
-    ExitCode::from(status)
+/// Says something to stderr.
+pub(super) fn say(what: impl Display) {
+    let _ = writeln!(std::io::stderr(), "quorate: {what}");
+}
+
+/// What a command ends with.
+pub(super) type Ended = Result<ExitCode, Wrong>;
+
+/// Why a command failed, and the status that says so.
+pub(super) struct Wrong {
+    pub(super) status: u8,
+    pub(super) why: String,
+}
+
+impl Wrong {
+    pub(super) fn new(status: u8, why: impl Display) -> Self {
+        Self { status, why: why.to_string() }
+    }
+}
+
+impl From<Failure> for Wrong {
+    fn from(failure: Failure) -> Self {
+        Self::new(failure.status(), failure)
+    }
+}
+
+/// The command line, or a setting, makes no sense.
+pub(super) fn usage(why: impl Display) -> Wrong {
+    Wrong::new(exit::USAGE, why)
+}
+
+/// Something else went wrong.
+pub(super) fn failed(why: impl Display) -> Wrong {
+    Wrong::new(1, why)
 }
 
 #[cfg(test)]

@@ -52,6 +52,12 @@ fn post(client: ClientArgs, path: impl Into<String>, body: Map<String, Value>) -
     call(client, Method::POST, path.into(), Some(body))
 }
 
+/// The path of a name, which is a segment of it as it stands.
+fn path(kind: &str, name: &str, verb: &str) -> Result<String, Failure> {
+    check_name(name)?;
+    Ok(format!("v1/{kind}/{name}{verb}"))
+}
+
 /// The path with those of the parameters that are given.
 fn with_query<const N: usize>(path: &str, parameters: [(&str, Option<&str>); N]) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
@@ -99,10 +105,7 @@ pub(super) fn lock(command: LockCommand) -> Result<Question, Failure> {
         LockCommand::Acquire { name, ask, note } => acquire(Target::Lock(name), ask, Some(note)),
         LockCommand::Extend(Named { name, args }) => extend(&Target::Lock(name), args),
         LockCommand::Release(Named { name, args }) => release(&Target::Lock(name), args),
-        LockCommand::Get { name, client } => {
-            check_name(&name)?;
-            Ok(get(client, format!("v1/locks/{name}")))
-        }
+        LockCommand::Get { name, client } => Ok(get(client, path("locks", &name, "")?)),
         LockCommand::List { prefix, client } => {
             if !crate::domain::Name::is_prefix(&prefix) {
                 return Err(Failure::Usage(format!("no name begins with {prefix:?}")));
@@ -110,8 +113,7 @@ pub(super) fn lock(command: LockCommand) -> Result<Question, Failure> {
             Ok(Question::new(client, What::List { prefix }))
         }
         LockCommand::ForceRelease { name, reason, client } => {
-            check_name(&name)?;
-            let path = with_query(&format!("v1/locks/{name}"), [("reason", reason.as_deref())]);
+            let path = with_query(&path("locks", &name, "")?, [("reason", reason.as_deref())]);
             Ok(call(client, Method::DELETE, path, None))
         }
     }
@@ -133,10 +135,7 @@ pub(super) fn semaphore(command: SemaphoreCommand) -> Result<Question, Failure> 
         }
         SemaphoreCommand::Extend(Named { name, args }) => extend(&held(name), args),
         SemaphoreCommand::Release(Named { name, args }) => release(&held(name), args),
-        SemaphoreCommand::Get { name, client } => {
-            check_name(&name)?;
-            Ok(get(client, format!("v1/semaphores/{name}")))
-        }
+        SemaphoreCommand::Get { name, client } => Ok(get(client, path("semaphores", &name, "")?)),
     }
 }
 
@@ -150,17 +149,15 @@ pub(super) fn election(command: ElectionCommand) -> Result<Question, Failure> {
         ElectionCommand::Extend(Named { name, args }) => extend(&held(name), args),
         ElectionCommand::Resign(Named { name, args }) => release(&held(name), args),
         ElectionCommand::Proclaim { name, value, lease } => {
-            check_name(&name)?;
             let body = [("lease_id", json!(lease.lease_id)), ("value", json!(value))];
             let body = body.map(|(key, value)| (key.to_owned(), value));
-            Ok(post(lease.client, format!("v1/elections/{name}/proclaim"), Map::from_iter(body)))
+            Ok(post(lease.client, path("elections", &name, "/proclaim")?, Map::from_iter(body)))
         }
         ElectionCommand::Get { name, after, wait, client } => {
-            check_name(&name)?;
             let wait = wait.map_or(Duration::ZERO, |wait| wait.0);
             let wait_ms = after.is_some().then(|| wait.as_millis().to_string());
             let query = [("after", after.as_deref()), ("wait_ms", wait_ms.as_deref())];
-            let path = with_query(&format!("v1/elections/{name}"), query);
+            let path = with_query(&path("elections", &name, "")?, query);
             Ok(Question::new(client, What::Call { method: Method::GET, path, body: None, wait }))
         }
     }
@@ -169,18 +166,13 @@ pub(super) fn election(command: ElectionCommand) -> Result<Question, Failure> {
 pub(super) fn fence(command: FenceCommand) -> Result<Question, Failure> {
     match command {
         FenceCommand::Issue { name, client } => {
-            check_name(&name)?;
-            Ok(post(client, format!("v1/fencing/{name}/issue"), Map::new()))
+            Ok(post(client, path("fencing", &name, "/issue")?, Map::new()))
         }
         FenceCommand::Check { name, fencing_token, client } => {
-            check_name(&name)?;
             let body = Map::from_iter([("fencing_token".to_owned(), json!(fencing_token))]);
-            Ok(post(client, format!("v1/fencing/{name}/check"), body))
+            Ok(post(client, path("fencing", &name, "/check")?, body))
         }
-        FenceCommand::Get { name, client } => {
-            check_name(&name)?;
-            Ok(get(client, format!("v1/fencing/{name}")))
-        }
+        FenceCommand::Get { name, client } => Ok(get(client, path("fencing", &name, "")?)),
     }
 }
 

@@ -3,18 +3,14 @@
 use std::process::ExitCode;
 
 use super::args::RunArgs;
-use super::output::wrong;
+use super::output::{Ended, Wrong, usage};
 use crate::client::run::{self, Job};
 use crate::client::{Ask, Client, Target, exit};
 use crate::server;
 
-pub(super) fn run_command(args: RunArgs) -> ExitCode {
-    let target = match target_of(&args) {
-        Ok(target) => target,
-        Err(why) => return wrong(exit::USAGE, why),
-    };
+pub(super) fn run_command(args: RunArgs) -> Ended {
     let job = Job {
-        target,
+        target: target_of(&args).map_err(usage)?,
         ask: Ask {
             ttl: args.ttl.map(|ttl| ttl.0),
             wait: args.wait.map(|wait| wait.0),
@@ -27,14 +23,10 @@ pub(super) fn run_command(args: RunArgs) -> ExitCode {
         kill_after: args.kill_after.0,
         verbose: args.verbose,
     };
-    let client = match job.target.check().and_then(|()| Client::new(&args.server)) {
-        Ok(client) => client,
-        Err(failure) => return wrong(failure.status(), failure),
-    };
-    match server::block_on(1, 0, run::run(&client, &job)) {
-        Ok(status) => ExitCode::from(status),
-        Err(cause) => wrong(exit::UNAVAILABLE, cause),
-    }
+    job.target.check()?;
+    let client = Client::new(&args.server)?;
+    let status = server::block_on(1, 0, run::run(&client, &job));
+    status.map(ExitCode::from).map_err(|cause| Wrong::new(exit::UNAVAILABLE, cause))
 }
 
 /// What `quorate run` is to hold. Checked by hand: clap does not ask for what an argument

@@ -25,7 +25,7 @@ const LINES_MAX: usize = 8_192;
 /// When `log_level` cannot be read; says why.
 pub fn start(config: &Config) -> Result<WorkerGuard, String> {
     let mut directives = config.log_level.clone();
-    if config.log_requests {
+    if config.log_requests.0 {
         directives = format!("{directives},{REQUESTS}");
     }
     let filter = EnvFilter::builder().parse(&directives).map_err(|cause| format!("log_level: {cause}"))?;
@@ -52,6 +52,6 @@ pub fn start(config: &Config) -> Result<WorkerGuard, String> {
 /// When the file cannot be opened; says why.
 pub fn start_audit(config: &Config) -> Result<Option<WorkerGuard>, String> {
     let Some(path) = &config.audit_log else { return Ok(None) };
-    let started = audit::start(path, config.audit_leases);
+    let started = audit::start(path, config.audit_leases.0);
     started.map(Some).map_err(|cause| format!("audit_log: {}: {cause}", path.display()))
 }
