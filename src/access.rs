@@ -71,12 +71,7 @@ pub enum KeyFileError {
     Shape(String),
     /// One of its keys is wrong.
     #[error("key file: key {key:?}: {why}")]
-    Key {
-        /// Which.
-        key: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
+    Key { key: String, why: &'static str },
     /// It has no key, so that nobody could come in.
     #[error("key file: it has no [[key]]")]
     Empty,
@@ -153,9 +148,6 @@ impl fmt::Debug for KeyRing {
 
 impl KeyRing {
     /// Reads a key file.
-    ///
-    /// # Errors
-    /// Says which key is wrong, and why.
     pub fn parse(toml: &str) -> Result<Self, KeyFileError> {
         let file: File =
             toml::from_str(toml).map_err(|cause| KeyFileError::Shape(wrong_toml(toml, &cause)))?;

@@ -39,10 +39,8 @@ const TTL_MAX_MAX: Duration = Duration::from_millis(TTL_MS_MAX);
 pub enum Role {
     /// Embedded nodes for trying things out.
     Dev {
-        /// How many.
         nodes: usize,
     },
-    /// Real nodes.
     Serve,
     /// Marks the nodes of a new deployment.
     Init,
@@ -75,9 +73,7 @@ impl Deref for Config {
 /// The files of HTTPS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificate chain.
     pub cert: PathBuf,
-    /// Its key.
     pub key: PathBuf,
     /// Authorities for clients.
     pub client_ca: Option<PathBuf>,
@@ -89,9 +85,7 @@ pub enum ConfigError {
     /// A file that a setting names cannot be read.
     #[error("cannot read {}: {cause}", .path.display())]
     File {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         cause: std::io::Error,
     },

@@ -10,15 +10,16 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
-pub mod access;
+// What tests and benchmarks use is public.
+mod access;
 pub mod api;
 pub mod cli;
-pub mod client;
+mod client;
 pub mod clock;
-pub mod config;
+mod config;
 pub mod domain;
 pub mod node;
 pub mod quorum;
-pub mod server;
+mod server;
 pub mod service;
-pub mod telemetry;
+mod telemetry;

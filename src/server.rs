@@ -113,9 +113,6 @@ fn engine(config: &Config) -> Result<Arc<Engine>, String> {
 }
 
 /// Serves until told to end. The exit code is 0 when all went as it should.
-///
-/// # Errors
-/// When it cannot start: says what is in the way.
 pub async fn run(config: Config, role: Role) -> Result<ExitCode, String> {
     // Before anything that takes time, so that a taken port is told at once.
     let listener = listener::bind(config.listen.0).map_err(|cause| {
@@ -193,9 +190,6 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, String> {
 }
 
 /// Marks the nodes of a new deployment and says what was done.
-///
-/// # Errors
-/// When a node cannot be reached or belongs to another deployment: names it.
 pub async fn initialize(config: Config) -> Result<String, String> {
     let engine = engine(&config)?;
     let report = engine.initialize().await.map_err(|cause| cause.to_string())?;
@@ -214,9 +208,6 @@ pub async fn initialize(config: Config) -> Result<String, String> {
 }
 
 /// The members, after `change` if there is one, by asking the nodes themselves.
-///
-/// # Errors
-/// Why a node must not be used, or the change was not made.
 pub async fn members(config: Config, change: Option<&Change>) -> Result<serde_json::Value, String> {
     let service = Service::new(engine(&config)?, WaitLimits { waiters_max: 0, waiters_per_name_max: 0 });
     service.engine.ready_at_start().await.map_err(|cause| cause.to_string())?;
@@ -358,9 +349,6 @@ const EVENTS_PER_NODE: usize = 8;
 /// Runs `task` on a runtime of `threads` threads for a server of so many `nodes`, or for none. One
 /// thread is a runtime without any work stealing or waking of each other, which on few cores is
 /// faster than two.
-///
-/// # Errors
-/// When the system gives no threads.
 pub fn block_on<T>(threads: usize, nodes: usize, task: impl Future<Output = T>) -> std::io::Result<T> {
     let mut builder = match threads {
         0 | 1 => tokio::runtime::Builder::new_current_thread(),

@@ -359,8 +359,7 @@ fn add_common(responses: &mut Map<String, Value>, limited: bool, keyed: bool, bo
 }
 
 macro_rules! problems {
-    ($($(#[$doc:meta])* $type:ident: $($status:literal $name:literal),+;)+) => { $(
-        $(#[$doc])*
+    ($($type:ident: $($status:literal $name:literal),+;)+) => { $(
         pub(super) struct $type;
 
         impl IntoResponses for $type {
@@ -373,24 +372,16 @@ macro_rules! problems {
     )+ };
 }
 
+// The problems of operations, besides those that all of their kind have.
 problems! {
-    /// Of asking whether the nodes can be asked.
     ReadinessProblems: "503" "NotReady";
-    /// Of operations that ask the nodes.
     NodeProblems: "503" "Unavailable";
-    /// Of operations that need the lease to be held.
     LeaseProblems: "409" "LeaseLost", "503" "Unavailable";
-    /// Of acquiring a lock, or several.
     LockProblems: "409" "LockHeld", "429" "TooManyWaiters", "503" "Unavailable";
-    /// Of acquiring permits.
     SemaphoreProblems: "409" "SemaphoreFull", "429" "TooManyWaiters", "503" "Unavailable";
-    /// Of campaigning.
     ElectionProblems: "409" "ElectionLost", "429" "TooManyWaiters", "503" "Unavailable";
-    /// Of checking a token.
     StaleProblems: "409" "StaleToken", "503" "Unavailable";
-    /// Of changing the members.
     MemberProblems: "409" "ChangeRefused", "503" "Unavailable";
-    /// Of watching.
     StreamProblems: "429" "TooManyWaiters", "503" "Unavailable";
 }
 

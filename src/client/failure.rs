@@ -44,9 +44,7 @@ pub enum Failure {
     Unavailable(Box<Problem>),
     /// No server answered.
     Unreachable {
-        /// Where one was looked for.
         url: String,
-        /// What happened.
         why: String,
         /// One had been reached, and the connection broke.
         cut: bool,
@@ -56,7 +54,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The exit status.
     pub fn status(&self) -> u8 {
         match self {
             Self::NotAcquired(_) => exit::NOT_ACQUIRED,
@@ -123,19 +120,12 @@ impl fmt::Display for Failure {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Problem {
-    /// HTTP status.
     pub status: u16,
-    /// What programs go by.
     pub code: String,
-    /// In a few words.
     pub title: String,
-    /// In a sentence.
     pub detail: String,
-    /// When to ask again.
     pub retry_after_ms: Option<u64>,
-    /// Which fields are wrong.
     pub errors: Vec<FieldError>,
-    /// Who holds it.
     pub holder: Option<Value>,
 }
 
@@ -143,9 +133,7 @@ pub struct Problem {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct FieldError {
-    /// Which.
     pub field: String,
-    /// Why.
     pub message: String,
 }
 

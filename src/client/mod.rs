@@ -22,7 +22,7 @@ use reqwest::{Certificate, Identity, Method, Url};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-pub use self::failure::{Failure, FieldError, Problem, exit};
+pub use self::failure::{Failure, Problem, exit};
 pub(crate) use self::printable::{Printable, printable_json};
 use self::target::read_lease;
 pub use self::target::{Ask, Grant, Lease, Target, check_name};
@@ -101,9 +101,6 @@ pub struct Client {
 
 impl Client {
     /// A client by the arguments; the key comes from `QUORATE_API_KEY`.
-    ///
-    /// # Errors
-    /// When an argument makes no sense or a file cannot be read.
     pub fn new(args: &ServerArgs) -> Result<Self, Failure> {
         let usage = |why: String| Failure::Usage(why);
         // Empty variables are unset ones, as in compose files and charts.
@@ -161,9 +158,6 @@ impl Client {
     }
 
     /// One call. `within` is for all of it.
-    ///
-    /// # Errors
-    /// As the server, or the way to it, has it.
     pub async fn call(
         &self,
         method: Method,
@@ -209,9 +203,6 @@ impl Client {
     }
 
     /// A GET with what time such a call may take by default.
-    ///
-    /// # Errors
-    /// As [`Client::call`].
     pub async fn get(&self, path: &str, wait: Duration) -> Result<Value, Failure> {
         self.call(Method::GET, path, None, wait + ANSWER_GRACE).await
     }
@@ -357,9 +348,6 @@ impl Client {
     }
 
     /// Gives a lease back; tries for as long as `within`.
-    ///
-    /// # Errors
-    /// When that did not help: the lease then ends with its ttl.
     pub async fn release(&self, target: &Target, lease: &Lease, within: Duration) -> Result<bool, Failure> {
         self.give_back(target, "lease_id", &lease.lease_id, within).await
     }
@@ -395,9 +383,6 @@ impl Client {
     }
 
     /// Whether a probe answers 2xx; its body is not looked at.
-    ///
-    /// # Errors
-    /// As [`Client::call`].
     pub async fn probe(&self, path: &str, within: Duration) -> Result<(), Failure> {
         match self.call(Method::GET, path, None, within).await {
             Ok(_) | Err(Failure::Nonsense) => Ok(()),

@@ -59,9 +59,6 @@ pub struct Signals(mpsc::UnboundedReceiver<Signal>);
 impl Signals {
     /// Receives from now on. Signals that were ignored when we were started stay ignored, by
     /// us and the command: `nohup` and shells in the background rely on it.
-    ///
-    /// # Errors
-    /// As the operating system has it.
     pub fn new() -> io::Result<Self> {
         let ignored = ignored_signals();
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -261,9 +258,6 @@ impl Running {
     }
 
     /// Waits for its end. May be dropped and called again.
-    ///
-    /// # Errors
-    /// As the operating system has it.
     pub async fn ended(&mut self) -> io::Result<ExitStatus> {
         self.child.wait().await
     }

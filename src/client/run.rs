@@ -23,15 +23,11 @@ const TIDY_LOST: Duration = Duration::from_millis(300);
 /// What to hold around what.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What to hold.
     pub target: Target,
-    /// How it is asked for.
     pub ask: Ask,
-    /// The command.
     pub command: Vec<OsString>,
     /// From TERM to KILL when the lease is lost.
     pub kill_after: Duration,
-    /// Whether to tell what happens.
     pub verbose: bool,
 }
 

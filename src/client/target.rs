@@ -12,35 +12,23 @@ use crate::domain::Name;
 /// What a lease is asked for, as the command line names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// One lock.
     Lock(String),
     /// Several locks, all or nothing.
     Multilock(Vec<String>),
-    /// Permits of a semaphore.
     Semaphore {
-        /// Its name.
         name: String,
-        /// How many permits there are.
         limit: u32,
-        /// How many are wanted.
         permits: u32,
     },
-    /// Leadership.
     Election {
-        /// Its name.
         name: String,
-        /// Who stands.
         candidate: String,
-        /// What to proclaim.
         value: Option<String>,
     },
 }
 
 impl Target {
     /// Checks the names, so that each is a path segment as it stands.
-    ///
-    /// # Errors
-    /// Says which name is none, and why.
     pub fn check(&self) -> Result<(), Failure> {
         let names = match self {
             Self::Lock(name) | Self::Semaphore { name, .. } | Self::Election { name, .. } => {
@@ -65,12 +53,10 @@ impl Target {
         format!("{}/{verb}", self.path())
     }
 
-    /// Where the lease is extended.
     pub fn extend_path(&self) -> String {
         format!("{}/extend", self.path())
     }
 
-    /// Where the lease is given back.
     pub fn release_path(&self) -> String {
         let verb = if matches!(self, Self::Election { .. }) { "resign" } else { "release" };
         format!("{}/{verb}", self.path())
@@ -104,9 +90,6 @@ impl Target {
 }
 
 /// Checks that `name` may stand in a path.
-///
-/// # Errors
-/// Says why not.
 pub fn check_name(name: &str) -> Result<(), Failure> {
     Name::new(name).map(drop).map_err(|why| Failure::Usage(format!("the name {name:?} {why}")))
 }
@@ -122,9 +105,7 @@ pub struct Ask {
     pub shared: bool,
     /// However often it is extended, it ends so long after it was acquired.
     pub max_hold: Option<Duration>,
-    /// Who asks.
     pub owner: Option<String>,
-    /// What else to tell.
     pub metadata: Vec<(String, String)>,
     /// Makes a retry safe; one is made up without.
     pub request_id: Option<String>,
@@ -133,13 +114,11 @@ pub struct Ask {
 /// A lease, as far as a client acts on it.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Lease {
-    /// The secret.
     pub lease_id: String,
     /// The fencing token; several locks have one each.
     pub fencing_token: Option<u64>,
     /// One for each of several locks.
     pub fencing_tokens: Option<Map<String, Value>>,
-    /// Life without extension.
     pub ttl_ms: u64,
     /// What was left of it when the answer was written.
     pub validity_ms: u64,
@@ -150,7 +129,6 @@ pub struct Lease {
 /// A lease that was granted.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// As the client acts on it.
     pub lease: Lease,
     /// As the server said it.
     pub answer: Value,

@@ -98,7 +98,6 @@ impl Serialize for Listen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// For people.
     Text,
     /// One JSON object per line.
     Json,

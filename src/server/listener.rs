@@ -30,9 +30,6 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration:
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
 /// Binds `address`.
-///
-/// # Errors
-/// As the operating system has it: the port is taken, the address is not ours.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
     // A restarted server must not wait for its predecessor's connections to be forgotten.

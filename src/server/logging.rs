@@ -20,9 +20,6 @@ const LINES_MAX: usize = 8_192;
 /// Starts logging, by a thread of its own: neither a reader that stops reading nor one that has gone, or a
 /// disk that is full, is any business of those who wait for a lock. What waits is written when the guard
 /// is dropped.
-///
-/// # Errors
-/// When `log_level` cannot be read; says why.
 pub fn start(config: &Config) -> Result<WorkerGuard, String> {
     let mut directives = config.log_level.clone();
     if config.log_requests.0 {
@@ -47,9 +44,6 @@ pub fn start(config: &Config) -> Result<WorkerGuard, String> {
 }
 
 /// Starts the audit log, where one is wanted. What waits is written when the guard is dropped.
-///
-/// # Errors
-/// When the file cannot be opened; says why.
 pub fn start_audit(config: &Config) -> Result<Option<WorkerGuard>, String> {
     let Some(path) = &config.audit_log else { return Ok(None) };
     let started = audit::start(path, config.audit_leases.0);

@@ -37,15 +37,11 @@ impl TlsError {
 
 impl Tls {
     /// Reads the files.
-    ///
-    /// # Errors
-    /// Names the file that is wrong.
     pub fn new(files: TlsFiles) -> Result<Self, TlsError> {
         let config = read(&files)?;
         Ok(Self { files, config: ArcSwap::from(config) })
     }
 
-    /// For one handshake.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }

@@ -63,9 +63,6 @@ struct Record<'a> {
 
 /// Begins to write to the file at `path`, behind what it has; with each lease if `leases`. What waits is written when
 /// the guard is dropped. To be called once.
-///
-/// # Errors
-/// When the file cannot be opened.
 pub fn start(path: &Path, leases: bool) -> io::Result<WorkerGuard> {
     let file = File::options().create(true).append(true).open(path)?;
     let file = Complaining { file, is_failing: AtomicBool::new(false) };

@@ -3,8 +3,7 @@
 use crate::domain::named;
 
 named! {
-    /// How an acquisition ended.
-    #[allow(missing_docs)] // docs/monitoring.md says what each means.
+    /// How an acquisition ended: docs/monitoring.md says what each means.
     pub enum Acquisition {
         Granted = "granted",
         Held = "held",
@@ -17,7 +16,6 @@ named! {
 
 named! {
     /// How an extension ended.
-    #[allow(missing_docs)]
     pub enum Extension {
         Extended = "extended",
         Lost = "lost",
@@ -27,7 +25,6 @@ named! {
 
 named! {
     /// How a release ended.
-    #[allow(missing_docs)]
     pub enum Release {
         Released = "released",
         NotHeld = "not_held",

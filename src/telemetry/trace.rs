@@ -53,9 +53,6 @@ struct Traces {
 /// The layer of the log's subscriber that takes the spans of requests, and sends them and those of votes to the
 /// collector at `endpoint`, the URL of its traces. Of the requests that come without a decision of their caller's,
 /// `ratio` are sampled. To be called once. Nothing is sent before [`send_by`].
-///
-/// # Errors
-/// When the endpoint cannot be used; says why.
 pub fn layer<S>(endpoint: &str, ratio: f64) -> Result<impl Layer<S>, String>
 where
     S: tracing::Subscriber + for<'span> LookupSpan<'span>,

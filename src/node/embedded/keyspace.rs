@@ -407,7 +407,7 @@ impl Keyspace {
         let mut walk = self.buckets.range(cursor..);
         let found = (walk.by_ref().take(look_at))
             .flat_map(|(_, bucket)| bucket)
-            .filter(|entry| !entry.expired(now_ms) && glob(pattern, &entry.key))
+            .filter(|entry| !entry.expired(now_ms) && fits(pattern, &entry.key))
             .map(|entry| Reply::Bulk(entry.key.clone()))
             .collect();
         let next = walk.next().map_or(0, |(&hash, _)| hash);
@@ -613,61 +613,15 @@ pub(super) fn number_text(number: f64) -> String {
     }
 }
 
-/// Redis's glob: `*`, `?`, `[a-z]`, `[^a]` and `\` before a letter that means itself.
-fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    // Where to go on if what follows the last star turns out not to fit.
-    let mut retry: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if pattern.get(p) == Some(&b'*') {
-            p += 1;
-            retry = Some((p, t));
-            continue;
+/// Whether a text fits what list.lua looks for: a beginning, in which `\` stands before a letter that means itself, and
+/// then `*`.
+fn fits(pattern: &[u8], text: &[u8]) -> bool {
+    match (pattern, text) {
+        ([b'*'], _) => true,
+        ([b'\\', letter, pattern @ ..] | [letter, pattern @ ..], [first, text @ ..]) => {
+            letter == first && fits(pattern, text)
         }
-        if let Some(length) = glob_one(&pattern[p..], text[t]) {
-            p += length;
-            t += 1;
-            continue;
-        }
-        let Some((star, from)) = retry else { return false };
-        retry = Some((star, from + 1));
-        (p, t) = (star, from + 1);
-    }
-    pattern[p..].iter().all(|&letter| letter == b'*')
-}
-
-/// The length of the pattern's first element, where it fits `letter`.
-fn glob_one(pattern: &[u8], letter: u8) -> Option<usize> {
-    match pattern {
-        [] => None,
-        [b'?', ..] => Some(1),
-        [b'\\', escaped, ..] => (*escaped == letter).then_some(2),
-        [b'[', class @ ..] => {
-            let (inverted, mut class) =
-                class.strip_prefix(b"^").map_or((false, class), |class| (true, class));
-            let mut fits = false;
-            loop {
-                match class {
-                    [b'\\', escaped, rest @ ..] => {
-                        fits |= *escaped == letter;
-                        class = rest;
-                    }
-                    // A class that is never closed ends with the pattern.
-                    [] | [b']', ..] => break,
-                    [from, b'-', to, rest @ ..] => {
-                        fits |= (*from.min(to)..=*from.max(to)).contains(&letter);
-                        class = rest;
-                    }
-                    [one, rest @ ..] => {
-                        fits |= *one == letter;
-                        class = rest;
-                    }
-                }
-            }
-            let length = pattern.len() - class.len() + usize::from(!class.is_empty());
-            (fits != inverted).then_some(length)
-        }
-        [own, ..] => (*own == letter).then_some(1),
+        _ => false,
     }
 }
 
@@ -719,29 +673,15 @@ mod tests {
     }
 
     #[test]
-    fn globs_match_as_in_redis() {
-        for (pattern, text, fits) in [
+    fn a_walk_looks_for_a_beginning() {
+        for (pattern, text, fit) in [
             ("*", "", true),
             ("q:lock:*", "q:lock:a", true),
             ("q:lock:*", "q:locks:a", false),
-            ("a*c*e", "abcde", true),
-            ("a*c*e", "abcdef", false),
-            ("a?c", "abc", true),
-            ("a?c", "ac", false),
-            ("a[b-d]e", "ace", true),
-            ("a[d-b]e", "ace", true),
-            ("a[^b-d]e", "ace", false),
-            ("a[^x]e", "ace", true),
-            ("a[xc]", "ac", true),
-            ("a[xc", "ac", true),
-            (r"a\*c", "a*c", true),
-            (r"a\*c", "abc", false),
-            (r"a[\]]c", "a]c", true),
-            ("abc", "ab", false),
-            ("ab", "abc", false),
-            ("ab**", "ab", true),
+            (r"a\*c*", "a*cd", true),
+            (r"a\*c*", "abcd", false),
         ] {
-            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), fits, "{pattern} {text}");
+            assert_eq!(fits(pattern.as_bytes(), text.as_bytes()), fit, "{pattern} {text}");
         }
     }
 
