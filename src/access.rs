@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
@@ -80,14 +80,14 @@ pub enum KeyFileError {
     NoRandomness,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
     key: Vec<Entry>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     name: String,
@@ -118,19 +118,18 @@ fn check_scopes(scopes: &[String]) -> Result<Vec<Scope>, &'static str> {
     if scopes.is_empty() {
         return Err("scopes is empty: the key could do nothing");
     }
-    let known = |text: &String| Scope::ALL.into_iter().find(|scope| scope.name() == text);
-    let all: Option<Vec<Scope>> = scopes.iter().map(known).collect();
+    let all: Option<Vec<Scope>> = scopes.iter().map(|scope| Scope::from_name(scope)).collect();
     all.ok_or("scopes may be read, lock and admin")
 }
 
-fn check_prefixes<S: AsRef<str>>(prefixes: Option<&[S]>) -> Result<(), &'static str> {
+fn check_prefixes(prefixes: Option<&[String]>) -> Result<(), &'static str> {
     match prefixes {
         Some([]) => Err("prefixes is empty: leave it out to allow all names"),
         // All names begin so. Whoever writes --prefix "$TEAM" did not mean all when TEAM is not set.
-        Some(prefixes) if prefixes.iter().any(|prefix| prefix.as_ref().is_empty()) => {
+        Some(prefixes) if prefixes.iter().any(|prefix| prefix.is_empty()) => {
             Err("a prefix is empty: leave prefixes out to allow all names")
         }
-        Some(prefixes) if !prefixes.iter().all(|prefix| Name::is_prefix(prefix.as_ref())) => {
+        Some(prefixes) if !prefixes.iter().all(|prefix| Name::is_prefix(prefix)) => {
             Err("prefixes may hold only A-Z a-z 0-9 . _ ~ : @ and -")
         }
         _ => Ok(()),
@@ -189,28 +188,19 @@ impl KeyRing {
 /// # Errors
 /// When the name, a scope or a prefix could not stand in a key file.
 pub fn new_key(name: &str, scopes: &[String], prefixes: &[String]) -> Result<(String, String), KeyFileError> {
-    let bad = |why| KeyFileError::Key { key: name.to_owned(), why };
-    check_name(name).map_err(bad)?;
-    check_scopes(scopes).map_err(bad)?;
-    if !prefixes.is_empty() {
-        check_prefixes(Some(prefixes)).map_err(bad)?;
-    }
     let mut bits = [0; 32];
     getrandom::fill(&mut bits).map_err(|_| KeyFileError::NoRandomness)?;
     // A recognisable beginning lets secret scanners find keys that were committed by accident.
     let secret = format!("quorate_{}", hex::encode(bits));
-    let list = |words: &[String]| {
-        toml::Value::Array(words.iter().map(|word| toml::Value::String(word.clone())).collect()).to_string()
+    let entry = Entry {
+        name: name.to_owned(),
+        sha256: hex::encode(Sha256::digest(secret.as_bytes())),
+        scopes: scopes.to_vec(),
+        prefixes: Some(prefixes.to_vec()).filter(|prefixes| !prefixes.is_empty()),
     };
-    let mut entry = format!(
-        "[[key]]\nname = {}\nsha256 = \"{}\"\nscopes = {}\n",
-        toml::Value::String(name.to_owned()),
-        hex::encode(Sha256::digest(secret.as_bytes())),
-        list(scopes),
-    );
-    if !prefixes.is_empty() {
-        entry += &format!("prefixes = {}\n", list(prefixes));
-    }
+    entry.clone().check()?;
+    let entry = toml::to_string(&File { key: vec![entry] });
+    let entry = entry.map_err(|cause| KeyFileError::Shape(cause.to_string()))?;
     Ok((secret, entry))
 }
 

@@ -1,8 +1,8 @@
-//! Lease ids, request ids and fencing tokens.
+//! Lease ids and fencing tokens.
 
 use std::fmt;
 
-use super::{Invalid, is_name_byte};
+use super::Invalid;
 
 /// A fencing token: a positive integer below 2^53, so that every JSON client
 /// and every Redis Lua number holds it exactly.
@@ -163,31 +163,6 @@ fn mask_of(token: u64) -> u128 {
     };
     let high = mix(token);
     u128::from(high) << 64 | u128::from(mix(!high))
-}
-
-/// A caller's own id of a request, which makes its retry safe.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequestId(Box<str>);
-
-impl RequestId {
-    /// Checks and takes a request id.
-    ///
-    /// # Errors
-    /// When it is not 8–128 characters of the names' alphabet.
-    pub fn new(text: &str) -> Result<Self, Invalid> {
-        if !(8..=128).contains(&text.len()) {
-            return Err(Invalid::new("must be 8 to 128 characters long"));
-        }
-        if !text.bytes().all(is_name_byte) {
-            return Err(Invalid::new("may hold only A-Z a-z 0-9 . _ ~ : @ and -"));
-        }
-        Ok(Self(text.into()))
-    }
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! Free text that callers attach to leases: owner, metadata, candidate, value.
+//! Text that callers attach to leases and requests: owner, metadata, candidate, value, reason, request id.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Invalid;
+use super::{Invalid, is_name_byte};
 
-macro_rules! label {
-    ($(#[$doc:meta])* $type:ident, $max:literal, $min:literal, $why:literal) => {
+/// Declares a text that is checked once, by rules each of which says what it demands.
+macro_rules! text {
+    ($(#[$doc:meta])* $type:ident: $($rule:expr, $why:literal);+) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(transparent)]
@@ -17,11 +18,14 @@ macro_rules! label {
             /// Checks and takes the text.
             ///
             /// # Errors
-            /// When it is longer than allowed.
+            /// Says which rule it breaks.
             pub fn new(text: &str) -> Result<Self, Invalid> {
-                if !($min..=$max).contains(&text.chars().count()) {
-                    return Err(Invalid::new($why));
-                }
+                $({
+                    let fits: fn(&str) -> bool = $rule;
+                    if !fits(text) {
+                        return Err(Invalid::new($why));
+                    }
+                })+
                 Ok(Self(text.into()))
             }
 
@@ -33,42 +37,29 @@ macro_rules! label {
     };
 }
 
-label!(
+text! {
     /// Who holds a lease, as told by the holder: at most 128 characters, shown to all who may inspect.
-    Owner, 128, 0, "must be at most 128 characters long"
-);
-label!(
+    Owner: |text| text.chars().count() <= 128, "must be at most 128 characters long"
+}
+text! {
     /// Who campaigns in an election: 1 to 128 characters.
-    Candidate, 128, 1, "must be 1 to 128 characters long"
-);
-label!(
+    Candidate: |text| (1..=128).contains(&text.chars().count()), "must be 1 to 128 characters long"
+}
+text! {
     /// What a leader proclaims: at most 1024 characters, e.g. an address.
-    Value, 1024, 0, "must be at most 1024 characters long"
-);
-
-/// Why a lease was taken from its holder: 1 to 200 characters of one line, for the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reason(Box<str>);
-
-impl Reason {
-    /// Checks and takes the text.
-    ///
-    /// # Errors
-    /// When it is empty, too long, or has characters that a terminal would obey.
-    pub fn new(text: &str) -> Result<Self, Invalid> {
-        if !(1..=200).contains(&text.chars().count()) {
-            return Err(Invalid::new("must be 1 to 200 characters long"));
-        }
-        if text.chars().any(|letter| letter.is_control() || is_format(letter)) {
-            return Err(Invalid::new("must not hold line breaks, control or formatting characters"));
-        }
-        Ok(Self(text.into()))
-    }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+    Value: |text| text.chars().count() <= 1024, "must be at most 1024 characters long"
+}
+text! {
+    /// Why a lease was taken from its holder: 1 to 200 characters of one line, for the log. It has none that a terminal
+    /// would obey.
+    Reason: |text| (1..=200).contains(&text.chars().count()), "must be 1 to 200 characters long";
+        |text| !text.chars().any(|letter| letter.is_control() || is_format(letter)),
+            "must not hold line breaks, control or formatting characters"
+}
+text! {
+    /// A caller's own id of a request, which makes its retry safe.
+    RequestId: |text| (8..=128).contains(&text.len()), "must be 8 to 128 characters long";
+        |text| text.bytes().all(is_name_byte), "may hold only A-Z a-z 0-9 . _ ~ : @ and -"
 }
 
 /// Line separators, and marks that turn the direction of text around or cannot be seen.

@@ -3,15 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What a member may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// It votes.
-    Voting,
-    /// It takes part, and may have forgotten leases: it votes once those have expired.
-    Joining,
-    /// It stopped voting on purpose, and may vote again as soon as it shows that it remembers that.
-    Closed,
+use super::named;
+
+named! {
+    /// What a member may do.
+    pub enum Role {
+        /// It votes.
+        Voting = "v",
+        /// It takes part, and may have forgotten leases: it votes once those have expired.
+        Joining = "j",
+        /// It stopped voting on purpose, and may vote again as soon as it shows that it remembers that.
+        Closed = "c",
+    }
 }
 
 /// One member: a process, and since when it remembers.
@@ -30,24 +33,26 @@ pub struct MemberEntry {
     pub address: String,
 }
 
-/// By whom an epoch is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChosenBy {
-    /// By a majority of the members of the epoch before.
-    Majority,
-    /// By all that it names: a new deployment, or one of which a majority lost its memory.
-    All,
+named! {
+    /// By whom an epoch is chosen.
+    pub enum ChosenBy {
+        /// By a majority of the members of the epoch before.
+        Majority = "most",
+        /// By all that it names: a new deployment, or one of which a majority lost its memory.
+        All = "all",
+    }
 }
 
-/// What else is said of an epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// The next step may begin.
-    Settled,
-    /// The number of members changed: the next change waits for the leases of the epoch before.
-    Resized,
-    /// The deployment has moved. Its nodes never vote again.
-    Retired,
+named! {
+    /// What else is said of an epoch.
+    pub enum Stage {
+        /// The next step may begin.
+        Settled = "settled",
+        /// The number of members changed: the next change waits for the leases of the epoch before.
+        Resized = "resized",
+        /// The deployment has moved. Its nodes never vote again.
+        Retired = "retired",
+    }
 }
 
 /// One epoch.
@@ -100,20 +105,11 @@ impl Membership {
 
 impl fmt::Display for Membership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = if self.by == ChosenBy::All { "all" } else { "most" };
-        let stage = match self.stage {
-            Stage::Settled => "settled",
-            Stage::Resized => "resized",
-            Stage::Retired => "retired",
-        };
+        let (by, stage) = (self.by.name(), self.stage.name());
         let Self { epoch, id, deployment, wait_ms, token_floor, .. } = self;
         write!(f, "{epoch} {id} {deployment} {by} {wait_ms} {token_floor} {stage}")?;
         for MemberEntry { run_id, nonce, joined, role, address } in &self.members {
-            let role = match role {
-                Role::Voting => 'v',
-                Role::Joining => 'j',
-                Role::Closed => 'c',
-            };
+            let role = role.name();
             let address = address.replace([' ', ',', '|'], "_");
             write!(f, " {run_id},{nonce},{joined},{role},{address}")?;
         }
@@ -137,20 +133,11 @@ impl FromStr for Membership {
             epoch: epoch.parse().map_err(|_| ())?,
             id: (*id).to_owned(),
             deployment: (*deployment).to_owned(),
-            by: match *by {
-                "all" => ChosenBy::All,
-                "most" => ChosenBy::Majority,
-                _ => return Err(()),
-            },
+            by: ChosenBy::from_name(by).ok_or(())?,
             // Nothing that a node stores may make the others wait for ever.
             wait_ms: wait_ms.parse().ok().filter(|&ms| ms <= super::TTL_MS_MAX).ok_or(())?,
             token_floor: token_floor.parse().ok().filter(|&us| us <= super::Token::MAX).ok_or(())?,
-            stage: match *stage {
-                "settled" => Stage::Settled,
-                "resized" => Stage::Resized,
-                "retired" => Stage::Retired,
-                _ => return Err(()),
-            },
+            stage: Stage::from_name(stage).ok_or(())?,
             members,
         })
     }
@@ -163,12 +150,7 @@ fn entry(text: &str) -> Result<MemberEntry, ()> {
         run_id: (*run_id).to_owned(),
         nonce: (*nonce).to_owned(),
         joined: joined.parse().map_err(|_| ())?,
-        role: match *role {
-            "v" => Role::Voting,
-            "j" => Role::Joining,
-            "c" => Role::Closed,
-            _ => return Err(()),
-        },
+        role: Role::from_name(role).ok_or(())?,
         address: (*address).to_owned(),
     })
 }

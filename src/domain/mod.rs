@@ -19,9 +19,9 @@ mod ttl;
 mod version;
 
 pub use holding::{Entry, Holding, Sharing, Survey};
-pub use ids::{LeaseHandle, LeaseId, RequestId, Token};
+pub use ids::{LeaseHandle, LeaseId, Token};
 pub use keys::Keys;
-pub use labels::{Candidate, Metadata, Owner, Reason, Value};
+pub use labels::{Candidate, Metadata, Owner, Reason, RequestId, Value};
 pub use membership::{ChosenBy, MemberEntry, Membership, Role, Stage};
 pub use name::Name;
 pub(crate) use named::named;

@@ -11,6 +11,12 @@ macro_rules! named {
             /// All of them, in the order of their discriminants.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
+            /// The one of this name.
+            #[allow(dead_code, reason = "not all of them are read")]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|one| one.name() == name)
+            }
+
             /// Its name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }

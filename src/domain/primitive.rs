@@ -22,8 +22,7 @@ impl Primitive {
     /// # Errors
     /// When there is none.
     pub fn new(name: &str) -> Result<Self, Invalid> {
-        let found = Self::ALL.into_iter().find(|primitive| primitive.name() == name);
-        found.ok_or(Invalid::new("must be lock, multilock, semaphore or election"))
+        Self::from_name(name).ok_or(Invalid::new("must be lock, multilock, semaphore or election"))
     }
 }
 

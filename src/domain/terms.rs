@@ -2,17 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, Scope, Standing};
+use super::{Invalid, Scope, Standing, named};
 
-/// What a lease excludes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// All others of its name.
-    #[default]
-    Exclusive,
-    /// Exclusive ones.
-    Shared,
+named! {
+    /// What a lease excludes.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Mode {
+        /// All others of its name.
+        #[default]
+        Exclusive = "exclusive",
+        /// Exclusive ones.
+        Shared = "shared",
+    }
 }
 
 impl Mode {
@@ -21,11 +23,7 @@ impl Mode {
     /// # Errors
     /// It is none.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "exclusive" => Ok(Self::Exclusive),
-            "shared" => Ok(Self::Shared),
-            _ => Err(Invalid::new("must be exclusive or shared")),
-        }
+        Self::from_name(text).ok_or(Invalid::new("must be exclusive or shared"))
     }
 
     /// As a record has it.
