@@ -266,7 +266,7 @@ pub async fn extend_leases(app: Context, Json(asked): Json<ManyLeases>) -> Answe
         async move {
             match app.service.extend(&held, handle, ttl_ms).await {
                 Ok(lease) => {
-                    ExtensionOfMany { lease: Some(show(held, &lease, app.wall_ms())), problem: None }
+                    ExtensionOfMany { lease: Some(show(held, &lease, app.service.wall_ms())), problem: None }
                 }
                 Err(error) => ExtensionOfMany { lease: None, problem: Some(Problem::from(error).into()) },
             }

@@ -18,7 +18,7 @@ use super::request::{Answer, Asked, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
 use super::stream;
 use super::views::{NodesView, Released, Show};
-use crate::domain::{self, Candidate, LeaseHandle, Name, Value};
+use crate::domain::{Candidate, LeaseHandle, Name, Value};
 use crate::service::{AcquireOptions, Held, Note, Resource, Target, View};
 
 lease_answer! {
@@ -67,12 +67,6 @@ acquisition! {
         #[garde(dive)]
         #[schema(value_type = Option<String>, max_length = 1024)]
         value: Option<Given<Value>>,
-    }
-}
-
-impl Asked for Campaign {
-    fn request_id(&mut self) -> Option<&mut Option<Given<domain::RequestId>>> {
-        Some(&mut self.request_id)
     }
 }
 
@@ -213,7 +207,7 @@ pub async fn proclaim(
     Json(Proclaim { lease_id, value }): Json<Proclaim>,
 ) -> Answer<Leadership> {
     let lease = app.service.proclaim(&name, lease_id.take()?, value.take()?).await?;
-    Ok(Json(show(name)(&lease, app.wall_ms())))
+    Ok(Json(show(name)(&lease, app.service.wall_ms())))
 }
 
 /// See who leads.

@@ -22,12 +22,9 @@ use crate::domain::{
 /// Unknown names are repeated to the caller up to this length.
 const ECHO_MAX: usize = 64;
 
-/// Why a value was refused, for people.
-type Why = Cow<'static, str>;
-
 /// A field as it came: its value, or what is wrong with it.
 #[derive(Debug)]
-pub struct Given<T>(Result<T, Why>);
+pub struct Given<T>(Result<T, Invalid>);
 
 impl<T> Given<T> {
     /// The value.
@@ -60,7 +57,7 @@ impl<T> From<T> for Given<T> {
 /// A field that must be there and is not.
 impl<T> Default for Given<T> {
     fn default() -> Self {
-        Self(Err("is required".into()))
+        Self(Err(Invalid::new("is required")))
     }
 }
 
@@ -82,30 +79,28 @@ impl<T> Validate for Given<T> {
 /// What a [`Given`] can hold: made of a JSON string, number or object.
 pub trait Field: Sized {
     /// What is said of a value of another type.
-    const WANTED: &'static str;
+    const WANTED: &'static str = "must be a string";
 
     /// From a string.
     fn from_text(_: &str) -> Result<Self, Invalid> {
-        Err(Invalid(Self::WANTED.into()))
+        Err(Invalid::new(Self::WANTED))
     }
 
     /// From a number: an integer, or why it is none of ours.
     fn from_number(_: Result<u64, &'static str>) -> Result<Self, Invalid> {
-        Err(Invalid(Self::WANTED.into()))
+        Err(Invalid::new(Self::WANTED))
     }
 
     /// From an object, which has to be read to its end.
     fn from_map<'de, A: MapAccess<'de>>(mut map: A) -> Result<Result<Self, Invalid>, A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Err(Invalid(Self::WANTED.into())))
+        Ok(Err(Invalid::new(Self::WANTED)))
     }
 }
 
 macro_rules! text_fields {
     ($($type:ty: $make:path),+) => { $(
         impl Field for $type {
-            const WANTED: &'static str = "must be a string";
-
             fn from_text(text: &str) -> Result<Self, Invalid> {
                 $make(text)
             }
@@ -125,11 +120,11 @@ impl Field for u64 {
     const WANTED: &'static str = INTEGER;
 
     fn from_text(_: &str) -> Result<Self, Invalid> {
-        Err(Invalid("must be an integer, not a string".into()))
+        Err(Invalid::new("must be an integer, not a string"))
     }
 
     fn from_number(number: Result<u64, &'static str>) -> Result<Self, Invalid> {
-        number.map_err(|why| Invalid(why.into()))
+        number.map_err(Invalid::new)
     }
 }
 
@@ -163,8 +158,6 @@ impl Field for Metadata {
 }
 
 impl Field for String {
-    const WANTED: &'static str = "must be a string";
-
     fn from_text(text: &str) -> Result<Self, Invalid> {
         Ok(text.to_owned())
     }
@@ -190,16 +183,16 @@ impl<'de, T: Field> Visitor<'de> for GivenVisitor<T> {
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Given<T>, E> {
-        Ok(Given(Err(T::WANTED.into())))
+        Ok(Given(Err(Invalid::new(T::WANTED))))
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Given<T>, E> {
-        Ok(Given(T::from_number(Ok(number)).map_err(|Invalid(why)| why)))
+        Ok(Given(T::from_number(Ok(number))))
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Given<T>, E> {
         let number = u64::try_from(number).map_err(|_| "must not be negative");
-        Ok(Given(T::from_number(number).map_err(|Invalid(why)| why)))
+        Ok(Given(T::from_number(number)))
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<Given<T>, E> {
@@ -211,20 +204,20 @@ impl<'de, T: Field> Visitor<'de> for GivenVisitor<T> {
             // 1000.0 is an integer to JSON Schema.
             _ => Ok(number as u64),
         };
-        Ok(Given(T::from_number(number).map_err(|Invalid(why)| why)))
+        Ok(Given(T::from_number(number)))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Given<T>, E> {
-        Ok(Given(T::from_text(text).map_err(|Invalid(why)| why)))
+        Ok(Given(T::from_text(text)))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Given<T>, A::Error> {
         while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Given(Err(T::WANTED.into())))
+        Ok(Given(Err(Invalid::new(T::WANTED))))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Given<T>, A::Error> {
-        Ok(Given(T::from_map(map)?.map_err(|Invalid(why)| why)))
+        Ok(Given(T::from_map(map)?))
     }
 }
 
@@ -233,7 +226,7 @@ pub fn digits<'de, D: Deserializer<'de>, T: Field>(deserializer: D) -> Result<Op
     let text = Cow::<str>::deserialize(deserializer)?;
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     let number = if plain && !text.is_empty() { Ok(text.parse().unwrap_or(u64::MAX)) } else { Err(INTEGER) };
-    Ok(Some(Given(T::from_number(number).map_err(|Invalid(why)| why))))
+    Ok(Some(Given(T::from_number(number))))
 }
 
 /// A rule for garde: an integer that is there lies within `range`.

@@ -1,7 +1,7 @@
 //! Acquire, extend, release and hold: written once, for locks, multilocks, semaphores and elections.
 //!
-//! A resource says what is asked for ([`Acquires`]) and what its lease looks like ([`Shows`]); the way there and
-//! back is the same. The fields that all acquisitions, and all leases, have are declared once, by the macros
+//! A resource says what is asked for ([`Asked`]) and what its lease looks like ([`Show`]); the way there and back is
+//! the same. The fields that all acquisitions, and all leases, have are declared once, by the macros
 //! below: serde cannot both flatten a struct into others and refuse unknown fields.
 
 use std::convert::Infallible;
@@ -48,9 +48,12 @@ pub(super) fn max_hold(
     within(ttl_ms.unwrap_or(TTL_MS_MIN).min(MAX_HOLD_MS_MAX)..=MAX_HOLD_MS_MAX)
 }
 
-/// Declares the body of an acquisition: its own fields, and those that every acquisition has.
+/// Declares the body of an acquisition: its own fields, and those that every acquisition has. `asked`: more of [`Asked`].
 macro_rules! acquisition {
-    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$own:meta])* $field:ident: $type:ty,)* }) => {
+    (
+        $(#[$meta:meta])* pub struct $name:ident { $($(#[$own:meta])* $field:ident: $type:ty,)* }
+        $(asked { $($asked:tt)* })?
+    ) => {
         #[derive(serde::Deserialize, garde::Validate, utoipa::ToSchema)]
         $(#[$meta])*
         #[serde(deny_unknown_fields)]
@@ -79,6 +82,16 @@ macro_rules! acquisition {
             request_id: Option<$crate::api::fields::Given<$crate::domain::RequestId>>,
         }
 
+        impl $crate::api::request::Asked for $name {
+            fn request_id(
+                &mut self,
+            ) -> Option<&mut Option<$crate::api::fields::Given<$crate::domain::RequestId>>> {
+                Some(&mut self.request_id)
+            }
+
+            $($($asked)*)?
+        }
+
         impl $name {
             /// What is asked for, with `note` to be stored beside the lease.
             fn options(
@@ -105,7 +118,10 @@ pub(super) use acquisition;
 
 /// The same for what has an owner: locks, multilocks and semaphores.
 macro_rules! owned_acquisition {
-    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$own:meta])* $field:ident: $type:ty,)* }) => {
+    (
+        $(#[$meta:meta])* pub struct $name:ident { $($(#[$own:meta])* $field:ident: $type:ty,)* }
+        $(asked { $($asked:tt)* })?
+    ) => {
         $crate::api::leases::acquisition! {
             $(#[$meta])*
             pub struct $name {
@@ -118,6 +134,7 @@ macro_rules! owned_acquisition {
                 #[schema(schema_with = $crate::api::leases::metadata_schema, required = false)]
                 metadata: Option<$crate::api::fields::Given<$crate::domain::Metadata>>,
             }
+            $(asked { $($asked)* })?
         }
 
         impl $name {
@@ -288,7 +305,7 @@ pub async fn acquire<V: Serialize>(
         let _underway = underway;
         let granted = app.service.acquire(&target, &options).await?;
         // Only a map with keys that are no strings could fail, and no answer has one.
-        let body = serde_json::to_vec(&show(&granted.lease, app.wall_ms()))
+        let body = serde_json::to_vec(&show(&granted.lease, app.service.wall_ms()))
             .map_err(|_| Problem::from(Kind::Internal))?;
         Ok(NewLease { body: body.into(), granted: Some(granted) })
     };
@@ -317,7 +334,7 @@ pub async fn hold<V: Serialize + 'static>(
 /// The remaining time set anew.
 pub async fn extend<V>(app: &AppState, held: Held, asked: Extend, show: impl Show<V>) -> Answer<V> {
     let lease = app.service.extend(&held, asked.lease_id.take()?, fields::optional(asked.ttl_ms)?).await?;
-    Ok(Json(show(&lease, app.wall_ms())))
+    Ok(Json(show(&lease, app.service.wall_ms())))
 }
 
 /// Given back.

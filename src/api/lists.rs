@@ -72,12 +72,10 @@ pub async fn page<V>(
 pub struct Prefix(String);
 
 impl Field for Prefix {
-    const WANTED: &'static str = "must be a string";
-
     fn from_text(text: &str) -> Result<Self, Invalid> {
         match Name::is_prefix(text) {
             true => Ok(Self(text.to_owned())),
-            false => Err(Invalid("is not the beginning of a name".into())),
+            false => Err(Invalid::new("is not the beginning of a name")),
         }
     }
 }
@@ -87,20 +85,17 @@ impl Field for Prefix {
 pub struct Cursor(String);
 
 impl Cursor {
-    /// As callers get it.
     fn text(after: &str) -> String {
         hex::encode(after)
     }
 }
 
 impl Field for Cursor {
-    const WANTED: &'static str = "must be a string";
-
     fn from_text(text: &str) -> Result<Self, Invalid> {
         let bytes = hex::decode(text).ok().filter(|_| !text.bytes().any(|byte| byte.is_ascii_uppercase()));
         match bytes.and_then(|bytes| String::from_utf8(bytes).ok()) {
             Some(name) if !name.is_empty() && Name::is_prefix(&name) => Ok(Self(name)),
-            _ => Err(Invalid("is not a next_cursor of this list".into())),
+            _ => Err(Invalid::new("is not a next_cursor of this list")),
         }
     }
 }

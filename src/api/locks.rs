@@ -13,11 +13,11 @@ use super::heartbeat::Heartbeats;
 use super::leases::{self, Extend, Release, lease_answer, lease_example, owned_acquisition};
 use super::lists::{self, ListQuery};
 use super::problem::Problem;
-use super::request::{Answer, Asked, Json, Named, Nothing, Query};
+use super::request::{Answer, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
 use super::stream;
 use super::views::{HolderView, NodesView, Released, Show, Timestamp};
-use crate::domain::{self, Metadata, Mode, Name, Owner};
+use crate::domain::{Metadata, Mode, Name, Owner};
 use crate::service::{AcquireOptions, Held, Note, Primitive, Resource, Target, View};
 
 lease_answer! {
@@ -59,12 +59,6 @@ impl AcquireLock {
         let mut options = self.owned_options(limits)?;
         options.note.mode = mode;
         Ok(options)
-    }
-}
-
-impl Asked for AcquireLock {
-    fn request_id(&mut self) -> Option<&mut Option<Given<domain::RequestId>>> {
-        Some(&mut self.request_id)
     }
 }
 

@@ -22,8 +22,7 @@ use super::state::{Context, Limits, NAME_PATTERN};
 use super::views::{Released, Show};
 use crate::access::Key;
 use crate::domain::{self, LeaseHandle, Mode, Name};
-use crate::service::multilocks::{NAMES_MAX, NAMES_MIN};
-use crate::service::{Held, Target};
+use crate::service::{Held, NAMES, Target};
 
 lease_answer! {
     /// A lease of several locks.
@@ -65,8 +64,8 @@ pub(super) fn names_schema() -> Array {
         .pattern(Some(NAME_PATTERN));
     ArrayBuilder::new()
         .items(name)
-        .min_items(Some(NAMES_MIN))
-        .max_items(Some(NAMES_MAX))
+        .min_items(Some(*NAMES.start()))
+        .max_items(Some(*NAMES.end()))
         .unique_items(true)
         .description(Some("The names of the locks: 2 to 64, all different, in any order."))
         .build()
@@ -74,8 +73,8 @@ pub(super) fn names_schema() -> Array {
 
 /// A rule for garde: as many names as may be, all different.
 pub(super) fn distinct(names: &Names, _: &Limits) -> garde::Result {
-    if !(NAMES_MIN..=NAMES_MAX).contains(&names.len()) {
-        return Err(garde::Error::new(format!("must have {NAMES_MIN} to {NAMES_MAX} names")));
+    if !NAMES.contains(&names.len()) {
+        return Err(garde::Error::new(format!("must have {} to {} names", NAMES.start(), NAMES.end())));
     }
     let twice = |(i, name): (usize, &Given<Name>)| {
         let name = name.get()?;
@@ -100,15 +99,10 @@ owned_acquisition! {
         #[schema(schema_with = names_schema, required = true)]
         names: Names,
     }
-}
-
-impl Asked for AcquireMultilock {
-    fn request_id(&mut self) -> Option<&mut Option<Given<domain::RequestId>>> {
-        Some(&mut self.request_id)
-    }
-
-    fn permit(&self, key: &Key) -> Result<(), Problem> {
-        permit_all(&self.names, key)
+    asked {
+        fn permit(&self, key: &Key) -> Result<(), Problem> {
+            permit_all(&self.names, key)
+        }
     }
 }
 

@@ -13,11 +13,11 @@ use super::heartbeat::Heartbeats;
 use super::leases::{self, Extend, Release, lease_answer, lease_example, owned_acquisition};
 use super::lists::{self, ListQuery};
 use super::problem::Problem;
-use super::request::{Answer, Asked, Json, Named, Nothing, Query};
+use super::request::{Answer, Json, Named, Nothing, Query};
 use super::state::{Context, Limits};
 use super::stream;
 use super::views::{HolderView, NodesView, Released, Show};
-use crate::domain::{self, Name};
+use crate::domain::Name;
 use crate::service::semaphores::LIMIT_MAX;
 use crate::service::{AcquireOptions, Held, Lease, Primitive, Resource, Target, View};
 
@@ -74,12 +74,6 @@ owned_acquisition! {
         #[garde(dive, custom(within(1..=LIMIT_MAX.into())))]
         #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
         permits: Option<Given<u64>>,
-    }
-}
-
-impl Asked for AcquireSemaphore {
-    fn request_id(&mut self) -> Option<&mut Option<Given<domain::RequestId>>> {
-        Some(&mut self.request_id)
     }
 }
 

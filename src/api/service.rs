@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, LazyLock};
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE};
-use axum::http::{HeaderName, HeaderValue, Uri};
-use axum::response::Response;
+use axum::http::{HeaderName, Uri};
+use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_swagger_ui::Config;
@@ -237,16 +237,9 @@ pub async fn get_docs(_: Query<Nothing>, uri: Uri) -> Result<Response, Problem> 
     } else {
         file.bytes.into_owned()
     };
-    let mut response = Response::new(Body::from(bytes));
-    let headers = response.headers_mut();
-    if let Ok(media_type) = HeaderValue::from_str(&file.content_type) {
-        headers.insert(CONTENT_TYPE, media_type);
-    }
-    if file.gzpipped {
-        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    }
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(response)
+    let headers = [(CONTENT_TYPE, file.content_type), (CACHE_CONTROL, "no-cache".to_owned())];
+    let zipped = file.gzpipped.then_some([(CONTENT_ENCODING, "gzip")]);
+    Ok((headers, zipped, bytes).into_response())
 }
 
 #[cfg(test)]

@@ -23,13 +23,6 @@ pub struct App {
     pub render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
-impl App {
-    /// Milliseconds since the epoch, for display only.
-    pub(super) fn wall_ms(&self) -> u64 {
-        self.service.wall_ms()
-    }
-}
-
 /// What a request may ask for.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {

@@ -95,8 +95,8 @@ pub(super) fn held_events<V: Serialize + 'static, S: Show<V>>(
         number += 1;
         let event = match held {
             HoldEvent::Waiting { position } => event("waiting", &WaitingEvent { position }),
-            HoldEvent::Acquired(lease) => event("acquired", &show(&lease, app.wall_ms())),
-            HoldEvent::Extended(lease) => event("extended", &show(&lease, app.wall_ms())),
+            HoldEvent::Acquired(lease) => event("acquired", &show(&lease, app.service.wall_ms())),
+            HoldEvent::Extended(lease) => event("extended", &show(&lease, app.service.wall_ms())),
             HoldEvent::Denied(error) => problem("denied", &error.into(), &request_id),
             HoldEvent::Lost(why) => problem("lost", &why.into(), &request_id),
             HoldEvent::Released { reason } => event("released", &ReleasedEvent { reason }),

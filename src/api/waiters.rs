@@ -105,13 +105,11 @@ impl Asked for ListWaiters {}
 struct Arrival(u64);
 
 impl Field for Arrival {
-    const WANTED: &'static str = "must be a string";
-
     fn from_text(text: &str) -> Result<Self, Invalid> {
         let is_hex = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         match u64::from_str_radix(text, 16) {
             Ok(number) if is_hex => Ok(Self(number)),
-            _ => Err(Invalid("is not a next_cursor of this list".into())),
+            _ => Err(Invalid::new("is not a next_cursor of this list")),
         }
     }
 }

@@ -71,10 +71,8 @@ impl Ledger {
     ) -> Booking {
         let id = lease.handle.id;
         let named = audit::of_leases().then(|| {
-            let note = &lease.note;
-            let owner = note.owner.as_ref().map(|owner| owner.as_str().to_owned());
-            let owner = owner.or_else(|| note.candidate.as_ref().map(|name| name.as_str().to_owned()));
-            Box::new((held(), lease.handle.token, owner.unwrap_or_default()))
+            let owner = lease.note.label().unwrap_or_default().to_owned();
+            Box::new((held(), lease.handle.token, owner))
         });
         if let Some(named) = &named {
             record("granted", named);
@@ -170,15 +168,8 @@ fn record_end(event: &'static str, held: &Held, handle: LeaseHandle, known: Opti
 }
 
 fn record(event: &'static str, (held, token, owner): &(Held, Token, String)) {
-    audit::lease(event, held.primitive(), &names(held), token.get(), owner);
-}
-
-/// The names that a lease covers.
-fn names(held: &Held) -> Vec<&str> {
-    match held {
-        Held::Lock(name) | Held::Semaphore(name) | Held::Election(name) => vec![name.as_str()],
-        Held::Multilock(names) => names.iter().map(Name::as_str).collect(),
-    }
+    let names: Vec<&str> = held.names().iter().map(Name::as_str).collect();
+    audit::lease(event, held.primitive(), &names, token.get(), owner);
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ pub mod leases;
 pub(crate) mod ledger;
 mod looks;
 pub mod members;
-pub mod multilocks;
 mod notices;
 mod released;
 mod requests;
@@ -21,6 +20,7 @@ pub mod semaphores;
 pub mod waiting;
 mod watches;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,12 +39,16 @@ pub use self::waiting::{Visitor, Waiter};
 use crate::quorum::tally::{self, Named};
 use crate::quorum::{Engine, Grant};
 
+/// How many names a multilock has.
+pub const NAMES: RangeInclusive<usize> = 2..=64;
+
 /// What a lease is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// One lock.
     Lock(Name),
-    /// 2–64 distinct locks, all or nothing.
+    /// 2–64 distinct locks. Each node grants all of them or none in one script, so that nobody holds one while waiting
+    /// for another, and no order of names can deadlock.
     Multilock(Vec<Name>),
     /// `permits` of `limit` slots of a semaphore.
     Semaphore {
@@ -92,6 +96,14 @@ impl Held {
             Self::Multilock(_) => Primitive::Multilock,
             Self::Semaphore(_) => Primitive::Semaphore,
             Self::Election(_) => Primitive::Election,
+        }
+    }
+
+    /// Its name, or those of a multilock in the order of the request.
+    pub fn names(&self) -> &[Name] {
+        match self {
+            Self::Lock(name) | Self::Semaphore(name) | Self::Election(name) => std::slice::from_ref(name),
+            Self::Multilock(names) => names,
         }
     }
 }
@@ -142,6 +154,13 @@ pub struct Note {
     /// Elections: changes with each proclaim, so that A → B → A is seen. Stored beside the rest.
     #[serde(skip)]
     pub version: Version,
+}
+
+impl Note {
+    /// What its holder is called: the candidate, or the owner.
+    pub(crate) fn label(&self) -> Option<&str> {
+        self.candidate.as_ref().map(Candidate::as_str).or(self.owner.as_ref().map(Owner::as_str))
+    }
 }
 
 /// A lease as its holder gets it.

@@ -85,17 +85,11 @@ pub struct Visitor {
 
 impl Visitor {
     pub(crate) fn new(target: &Target, options: &AcquireOptions) -> Self {
-        let note = &options.note;
-        let candidate = note.candidate.as_ref().map(|candidate| candidate.as_str());
+        let (held, note) = (target.held(), &options.note);
         Self {
-            primitive: target.primitive(),
-            names: match target {
-                Target::Lock(name) | Target::Semaphore { name, .. } | Target::Election(name) => {
-                    vec![name.clone()]
-                }
-                Target::Multilock(names) => names.clone(),
-            },
-            owner: candidate.or(note.owner.as_ref().map(|owner| owner.as_str())).map(Into::into),
+            primitive: held.primitive(),
+            names: held.names().to_vec(),
+            owner: note.label().map(Into::into),
             metadata: note.metadata.clone(),
             wait_ms: options.wait_ms,
         }
