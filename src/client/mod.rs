@@ -19,7 +19,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use rand::Rng as _;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Certificate, Identity, Method, Url};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
 pub use self::failure::{Failure, Problem, exit};
@@ -281,26 +281,22 @@ impl Client {
         request_id: &str,
         wait: Duration,
     ) -> Result<(Lease, Value), Failure> {
-        let mut body = target.acquire_body();
-        if let Some(ttl) = ask.ttl {
-            body.insert("ttl_ms".to_owned(), json!(ttl.as_millis() as u64));
-        }
-        if ask.shared {
-            body.insert("mode".to_owned(), json!("shared"));
-        }
-        if let Some(max_hold) = ask.max_hold {
-            body.insert("max_hold_ms".to_owned(), json!(max_hold.as_millis() as u64));
-        }
-        body.insert("wait_ms".to_owned(), json!(wait.as_millis() as u64));
-        body.insert("request_id".to_owned(), json!(request_id));
+        let ms = |duration: Duration| json!(duration.as_millis() as u64);
         // Candidates are told by elections themselves.
-        if let (Some(owner), false) = (&ask.owner, matches!(target, Target::Election { .. })) {
-            body.insert("owner".to_owned(), json!(owner));
-        }
-        if !ask.metadata.is_empty() {
-            let map = ask.metadata.iter().map(|(key, value)| (key.clone(), json!(value)));
-            body.insert("metadata".to_owned(), Value::Object(map.collect()));
-        }
+        let owner = ask.owner.as_ref().filter(|_| !matches!(target, Target::Election { .. }));
+        let metadata: Map<_, _> =
+            ask.metadata.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+        let fields = [
+            ("ttl_ms", ask.ttl.map(ms)),
+            ("mode", ask.shared.then(|| json!("shared"))),
+            ("max_hold_ms", ask.max_hold.map(ms)),
+            ("wait_ms", Some(ms(wait))),
+            ("request_id", Some(json!(request_id))),
+            ("owner", owner.map(|owner| json!(owner))),
+            ("metadata", (!metadata.is_empty()).then(|| metadata.into())),
+        ];
+        let mut body = target.acquire_body();
+        body.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
         let body = Value::Object(body);
         let answer =
             self.call(Method::POST, &target.acquire_path(), Some(&body), wait + ANSWER_GRACE).await?;

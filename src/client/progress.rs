@@ -32,7 +32,7 @@ pub(super) async fn show(client: &Client, target: &Target) -> std::convert::Infa
             let Ok(seen) = client.get(&path, Duration::ZERO).await else { continue };
             if let Some(holder) = holder(target, &seen) {
                 place = place.min(seen.get("waiters").and_then(Value::as_u64).unwrap_or(u64::MAX));
-                line.show(format_args!("quorate: waiting for {what}: {holder}{}", Place(place)));
+                line.show(format_args!("quorate: waiting for {what}: {holder}{}", in_queue(place)));
                 break;
             }
         }
@@ -79,9 +79,12 @@ fn paths(target: &Target) -> Vec<(String, String)> {
     }
 }
 
+fn remaining_ms(of: &Value) -> Option<u64> {
+    of.get("remaining_ms").and_then(Value::as_u64)
+}
+
 /// Who is in the way; none where nobody is.
 fn holder(target: &Target, seen: &Value) -> Option<String> {
-    let left = |of: &Value| of.get("remaining_ms").and_then(Value::as_u64);
     let name = |of: &Value, key| {
         of.get(key)
             .and_then(Value::as_str)
@@ -91,49 +94,36 @@ fn holder(target: &Target, seen: &Value) -> Option<String> {
         Target::Lock(_) | Target::Multilock(_) => {
             seen.get("held").and_then(Value::as_bool).filter(|held| *held).map(|_| {
                 match seen.get("holders_total").and_then(Value::as_u64) {
-                    Some(holders) => format!("shared by {holders}{}", Left(left(seen))),
-                    None => format!("held by {}{}", name(seen, "owner"), Left(left(seen))),
+                    Some(holders) => format!("shared by {holders}{}", left(seen)),
+                    None => format!("held by {}{}", name(seen, "owner"), left(seen)),
                 }
             })
         }
         Target::Election { .. } => {
-            seen.get("leader").map(|_| format!("{} leads{}", name(seen, "leader"), Left(left(seen))))
+            seen.get("leader").map(|_| format!("{} leads{}", name(seen, "leader"), left(seen)))
         }
         Target::Semaphore { limit, .. } => {
             let in_use = seen.get("in_use").and_then(Value::as_u64)?;
             let holders = seen.get("holders").and_then(Value::as_array)?;
-            let next = holders.iter().min_by_key(|holder| left(holder))?;
-            let next = format!("{}'s first{}", name(next, "owner"), Left(left(next)));
+            let next = holders.iter().min_by_key(|holder| remaining_ms(holder))?;
+            let next = format!("{}'s first{}", name(next, "owner"), left(next));
             Some(format!("{in_use} of {limit} permits are in use, {next}"))
         }
     }
 }
 
-/// For how long still.
-struct Left(Option<u64>);
-
-impl Display for Left {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(ms) => {
-                let seconds = Duration::from_secs(ms.div_ceil(1_000));
-                write!(f, " for {} unless extended", humantime::format_duration(seconds))
-            }
-            None => Ok(()),
-        }
-    }
+/// For how long still, as far as it is told.
+fn left(of: &Value) -> String {
+    let seconds = |ms: u64| humantime::format_duration(Duration::from_secs(ms.div_ceil(1_000)));
+    remaining_ms(of).map_or_else(String::new, |ms| format!(" for {} unless extended", seconds(ms)))
 }
 
 /// The place in the queue, as far as it is known.
-struct Place(u64);
-
-impl Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            0 | u64::MAX => Ok(()),
-            1 => f.write_str("; you are next"),
-            place => write!(f, "; you are number {place} in the queue, or further ahead"),
-        }
+fn in_queue(place: u64) -> String {
+    match place {
+        0 | u64::MAX => String::new(),
+        1 => "; you are next".to_owned(),
+        place => format!("; you are number {place} in the queue, or further ahead"),
     }
 }
 

@@ -98,6 +98,7 @@ impl Serialize for Listen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
+    /// For people.
     Text,
     /// One JSON object per line.
     Json,
@@ -107,11 +108,7 @@ impl FromStr for LogFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err(format!("{text:?} is neither text nor json")),
-        }
+        clap::ValueEnum::from_str(text, false).map_err(|_| format!("{text:?} is neither text nor json"))
     }
 }
 

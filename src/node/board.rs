@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 pub(super) use self::judge::{CLOSED, MARKING};
 use self::judge::{ROLLED_BACK, UNFIT};
-pub use self::judge::{STEPPED, Standing, Verdict, Write};
+pub use self::judge::{STEPPED, Standing, Write};
 pub use self::seen::Seen;
 use super::Identity;
 use super::calls::Status;
@@ -322,25 +322,19 @@ impl Board {
 
     /// The addresses that led to this process, as any node remembers.
     pub fn addresses_of(&self, run_id: &str) -> Vec<&str> {
+        let is_known = |view: &View| view.processes.iter().any(|process| process == run_id);
+        let seen_here = self.views.iter().zip(&self.addresses).filter(|(view, _)| is_known(view));
+        let member = self.in_force.as_ref().and_then(|membership| membership.of_process(run_id));
+        let told = self.views.iter().filter_map(|view| view.seen.as_ref());
+        let told =
+            told.flat_map(|seen| seen.status.addresses.split(' ').filter_map(|pair| pair.rsplit_once('=')));
+        let told = told.filter(|(_, process)| *process == run_id).map(|(address, _)| address);
+        let all = seen_here.map(|(_, address)| address.as_str());
+        let all = all.chain(member.map(|member| member.address.as_str())).chain(told);
         let mut found: Vec<&str> = Vec::new();
-        for (view, address) in self.views.iter().zip(&self.addresses) {
-            if view.processes.iter().any(|process| process == run_id) && !found.contains(&address.as_str()) {
+        for address in all {
+            if !found.contains(&address) {
                 found.push(address);
-            }
-        }
-        if let Some(member) = self.in_force.as_ref().and_then(|membership| membership.of_process(run_id))
-            && !found.contains(&member.address.as_str())
-        {
-            found.push(&member.address);
-        }
-        for seen in self.views.iter().filter_map(|view| view.seen.as_ref()) {
-            for pair in seen.status.addresses.split(' ') {
-                if let Some((address, process)) = pair.rsplit_once('=')
-                    && process == run_id
-                    && !found.contains(&address)
-                {
-                    found.push(address);
-                }
             }
         }
         found

@@ -13,47 +13,25 @@ pub enum Mark {
     /// Nothing.
     Blank,
     /// A member of an epoch.
-    Member {
-        /// Which epoch.
-        epoch: u64,
-        /// Which proposal of it.
-        id: String,
-        /// The process that was marked.
-        run_id: String,
-        /// Its incarnation.
-        nonce: String,
-    },
+    Member { epoch: u64, id: String, run_id: String, nonce: String },
     /// Some server found a reason why this process may have forgotten leases.
     Doubted {
-        /// The process.
         run_id: String,
-        /// Another one each time.
         nonce: String,
         /// The process whose data it had, or `-`.
         former: String,
-        /// Why.
         reason: String,
     },
     /// It was closed on purpose, and has not voted since.
     Closed {
         /// What the other members remember of it.
         nonce: String,
-        /// The process that was closed.
         run_id: String,
     },
     /// The deployment has moved.
     Retired,
     /// Of the version before: process, deployment, N, the longest lease, ms.
-    Old {
-        /// The process that was marked.
-        run_id: String,
-        /// Its deployment.
-        deployment: String,
-        /// N.
-        total: usize,
-        /// The longest lease, ms.
-        max_ttl_ms: u64,
-    },
+    Old { run_id: String, deployment: String, total: usize, max_ttl_ms: u64 },
     /// Of a later version. Such a node is not written to.
     Newer(String),
 }
@@ -105,15 +83,6 @@ impl Mark {
                 Some(run_id)
             }
             Self::Doubted { former, .. } if former != "-" => Some(former),
-            _ => None,
-        }
-    }
-
-    /// The incarnation that stands there and may be taken in.
-    pub fn nonce(&self) -> Option<&str> {
-        match self {
-            Self::Doubted { nonce, .. } | Self::Closed { nonce, .. } => Some(nonce),
-            Self::Old { deployment, .. } => Some(deployment),
             _ => None,
         }
     }

@@ -5,15 +5,15 @@
 //! what makes it a voter: its marker, its quarantine, its breaker, its debts.
 
 pub mod ballot;
-pub mod board;
+pub(crate) mod board;
 pub mod calls;
-pub mod clock_watch;
+pub(crate) mod clock_watch;
 mod complaints;
-pub mod electorate;
+pub(crate) mod electorate;
 pub mod embedded;
 mod line;
-pub mod marker;
-pub mod member;
+pub(crate) mod marker;
+pub(crate) mod member;
 mod metrics;
 pub mod redis;
 pub mod scripts;
@@ -261,11 +261,6 @@ impl ReplyTo {
             inner.span = span;
         }
         self
-    }
-
-    /// When the call was submitted.
-    pub fn sent_at(&self) -> Option<Instant> {
-        self.inner.as_ref().map(|inner| inner.sent_at)
     }
 
     /// Answers with what the script returned, or why it did not.

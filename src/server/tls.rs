@@ -1,5 +1,6 @@
 //! HTTPS by rustls: certificate, key and client authorities from files, re-read on change.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,23 +22,14 @@ pub struct Tls {
     config: ArcSwap<ServerConfig>,
 }
 
-/// Why the files do not make a server: which file, and what is wrong with it.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {why}", .path.display())]
-pub struct TlsError {
-    path: PathBuf,
-    why: String,
-}
-
-impl TlsError {
-    fn of(path: &Path, why: impl ToString) -> Self {
-        Self { path: path.to_owned(), why: why.to_string() }
-    }
+/// Which file does not make a server, and why.
+fn unfit(path: &Path, why: impl Display) -> String {
+    format!("{}: {why}", path.display())
 }
 
 impl Tls {
     /// Reads the files.
-    pub fn new(files: TlsFiles) -> Result<Self, TlsError> {
+    pub fn new(files: TlsFiles) -> Result<Self, String> {
         let config = read(&files)?;
         Ok(Self { files, config: ArcSwap::from(config) })
     }
@@ -50,7 +42,7 @@ impl Tls {
     ///
     /// # Errors
     /// As [`Tls::new`]; what was read before stays in use.
-    pub fn reload(&self) -> Result<(), TlsError> {
+    pub fn reload(&self) -> Result<(), String> {
         self.config.store(read(&self.files)?);
         Ok(())
     }
@@ -70,27 +62,27 @@ pub(super) fn agreed<S>(stream: &TlsStream<S>) -> Option<Version> {
     }
 }
 
-fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let unfit = |cause: rustls::Error| TlsError::of(&files.cert, cause);
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|cause| TlsError::of(&files.key, cause))?;
+    let unfit_cert = |cause: rustls::Error| unfit(&files.cert, cause);
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|cause| unfit(&files.key, cause))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(unfit)?;
+        .map_err(unfit_cert)?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for authority in certificates(path)? {
-                roots.add(authority).map_err(|cause| TlsError::of(path, cause))?;
+                roots.add(authority).map_err(|cause| unfit(path, cause))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|cause| TlsError::of(path, cause))?)
+            builder.with_client_cert_verifier(verifier.map_err(|cause| unfit(path, cause))?)
         }
     };
     let chain = certificates(&files.cert)?;
     let expiry = chain.first().and_then(expiry);
-    let mut config = builder.with_single_cert(chain, key).map_err(unfit)?;
+    let mut config = builder.with_single_cert(chain, key).map_err(unfit_cert)?;
     if let Some(expiry) = expiry {
         TLS_CERTIFICATE_EXPIRY.gauge(&[]).set(expiry as f64);
     }
@@ -104,8 +96,8 @@ fn expiry(certificate: &CertificateDer<'_>) -> Option<i64> {
     Some(certificate.validity().not_after.timestamp())
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let all = all.map_err(|cause| TlsError::of(path, cause))?;
-    if all.is_empty() { Err(TlsError::of(path, "no certificate in it")) } else { Ok(all) }
+    let all = all.map_err(|cause| unfit(path, cause))?;
+    if all.is_empty() { Err(unfit(path, "no certificate in it")) } else { Ok(all) }
 }

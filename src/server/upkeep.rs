@@ -11,35 +11,21 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Runs until dropped.
 pub async fn run(service: Service) {
     let mut every = tokio::time::interval(EVERY);
-    let mut quorum = Quorum::default();
+    let mut told = None;
     loop {
         every.tick().await;
         service.sweep();
         audit::tell_of_dropped();
-        quorum.is(service.engine.available());
-    }
-}
-
-/// What was last told of the quorum.
-#[derive(Default)]
-struct Quorum {
-    told: Option<bool>,
-}
-
-impl Quorum {
-    /// Says so where it is not as it was.
-    fn is(&mut self, available: bool) {
-        match (self.told.replace(available), available) {
+        let available = service.engine.available();
+        match (told.replace(available), available) {
             (None, false) => tracing::warn!(
                 "started without a quorum of nodes: nothing is granted until a majority votes; GET /v1/nodes says why"
             ),
-            (Some(true), false) => {
-                tracing::error!(
-                    "the quorum of nodes is lost: nothing is granted or extended until it is back"
-                );
-            }
+            (Some(true), false) => tracing::error!(
+                "the quorum of nodes is lost: nothing is granted or extended until it is back"
+            ),
             (Some(false), true) => tracing::info!("a quorum of nodes votes again"),
-            (None | Some(true), true) | (Some(false), false) => {}
+            _ => {}
         }
     }
 }

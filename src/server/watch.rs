@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Calls `reload` whenever the content of one of `paths` is not what it is now, and on SIGHUP.
 /// Runs until dropped.
-pub fn watch<E: Display + Send + 'static>(
+pub fn watch<E: Display + 'static>(
     what: Reloaded,
     paths: Vec<PathBuf>,
     mut hangup: Signal,
@@ -29,10 +29,6 @@ pub fn watch<E: Display + Send + 'static>(
     let reload = Arc::new(reload);
     // Here and not when the future is first polled: a busy server gets to that late.
     let mut seen = digest(&paths);
-    let failed = move |why: String| {
-        metrics().reload_failed(what);
-        audit::reloaded(what.name(), Some(&why));
-    };
     async move {
         loop {
             let asked = timeout(LOOK_EVERY, hangup.recv()).await.is_ok();
@@ -43,19 +39,16 @@ pub fn watch<E: Display + Send + 'static>(
             }
             seen = found;
             let reload = Arc::clone(&reload);
-            match tokio::task::spawn_blocking(move || reload()).await {
-                Ok(Ok(())) => {
-                    tracing::info!("{} read again", what.name());
-                    audit::reloaded(what.name(), None);
-                }
-                Ok(Err(cause)) => {
-                    let what = what.name();
-                    tracing::error!(%cause, "{what} cannot be used; what was read before stays in use");
-                    failed(cause.to_string());
-                }
+            let reloaded =
+                tokio::task::spawn_blocking(move || reload().map_err(|cause| cause.to_string())).await;
+            let reloaded = reloaded.unwrap_or_else(|cause| Err(cause.to_string()));
+            audit::reloaded(what.name(), reloaded.as_ref().err().map(String::as_str));
+            match reloaded {
+                Ok(()) => tracing::info!("{} read again", what.name()),
                 Err(cause) => {
-                    tracing::error!(%cause, "{} not read again", what.name());
-                    failed(cause.to_string());
+                    let name = what.name();
+                    tracing::error!(%cause, "{name} cannot be used; what was read before stays in use");
+                    metrics().reload_failed(what);
                 }
             }
         }

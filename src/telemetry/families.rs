@@ -152,25 +152,15 @@ pub struct Metrics {
     reload_failures: [Counter; Reloaded::ALL.len()],
     undos: [Counter; Undo::ALL.len()],
     refusals: [Counter; Refusal::ALL.len()],
-    /// Client connections open now.
     pub http_connections: Gauge,
-    /// Requests and streams in flight now.
     pub http_in_flight: Gauge,
-    /// Second fencing rounds.
     pub fencing_raises: Counter,
-    /// Rounds that nobody won.
     pub split_votes: Counter,
-    /// Waiters now.
     pub waiters: Gauge,
-    /// Event streams open now.
     pub streams: Gauge,
-    /// How long the longest waiter has waited, s.
     pub longest_wait_seconds: Gauge,
-    /// 1 while a quorum of nodes votes.
     pub quorum_available: Gauge,
-    /// The epoch of the membership in force.
     pub membership_epoch: Gauge,
-    /// How far this server's list is from the members.
     pub member_list_mismatch: Gauge,
 }
 

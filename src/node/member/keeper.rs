@@ -111,9 +111,6 @@ impl Member {
     }
 
     /// Writes a text in the place of the node's marker, unless another one is there by now.
-    ///
-    /// # Errors
-    /// The node's.
     pub async fn write(self: &Arc<Self>, write: &Write) -> Result<bool, NodeError> {
         let Write { seen, new, run_id, chosen } = write;
         let answer = self.ask(&Arc::new(calls::mark(&self.keys, seen, new, run_id, chosen))).await?;
@@ -125,9 +122,6 @@ impl Member {
     }
 
     /// Records that leases of a class may be granted for so long. False where the node does not vote.
-    ///
-    /// # Errors
-    /// The node's.
     pub async fn record_class(self: &Arc<Self>, class_ms: u64, for_ms: u64) -> Result<bool, NodeError> {
         let answer = self.ask(&Arc::new(calls::status(&self.keys, class_ms, for_ms, ""))).await?;
         let status = Status::read(&answer)?;

@@ -228,9 +228,6 @@ impl Member {
     }
 
     /// Asks for a vote, and waits for it.
-    ///
-    /// # Errors
-    /// Where the node abstains.
     pub async fn ask_to_vote(self: &Arc<Self>, command: &Arc<Command>) -> Vote {
         Ballot::of_one(|seat| self.vote(command, self.clock.now(), Some(seat))).await
     }
@@ -270,9 +267,6 @@ impl Member {
     }
 
     /// Sends what any node does, and waits for the answer.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub async fn ask(self: &Arc<Self>, command: &Arc<Command>) -> Vote {
         Ballot::of_one(|seat| self.tell(command, self.clock.now(), Some(seat))).await
     }
