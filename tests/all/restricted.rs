@@ -71,17 +71,56 @@ async fn a_node_whose_user_lacks_one_right_does_not_vote_and_a_failed_acquire_ba
     }
 }
 
-#[test]
-fn a_node_in_cluster_mode_is_refused_and_the_reason_says_so() {
+/// Only lists go through all keys.
+#[tokio::test]
+async fn nodes_whose_user_may_not_scan_grant_leases_and_list_none() {
+    let cluster = Cluster::new(3);
+    for node in &cluster.nodes {
+        node.command::<()>(&["ACL", "SETUSER", "locker", "on", ">p", "~*", "&*", "+@all", "-scan"]);
+    }
+    let urls = cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://locker:p@"));
+    let server = Server::start(&ServerOptions::over(urls));
+    server.all_voting().await;
+    let (api, name) = (server.api(), unique("unlisted"));
+    let lease = api.acquire(&name, json!({})).await.ok();
+    api.get("/v1/locks").await.problem(503, "quorum_unavailable");
+    assert_eq!(api.release(&name, &lease).await.ok(), json!({"released": true}));
+    assert!(server.log().contains(r#"op="list""#), "{}", server.log());
+}
+
+/// A node in cluster mode that has all slots.
+fn in_cluster_mode() -> Redis {
     let arguments = ["--cluster-enabled", "yes"].map(str::to_owned).to_vec();
     let node = Redis::with(RedisOptions { arguments, ..RedisOptions::default() });
     let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
     let mut words = vec!["CLUSTER", "ADDSLOTS"];
     words.extend(slots.iter().map(String::as_str));
     node.command::<()>(&words);
+    node
+}
+
+#[tokio::test]
+async fn a_node_in_cluster_mode_is_refused_and_the_reason_says_so() {
+    let node = in_cluster_mode();
     let output = init(&[node.url()], &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("cluster mode"), "{said}");
+    // It comes in the place of one that was not, and is no part of a quorum.
+    let cluster = Cluster::new(3);
+    let (proxies, options) = cluster.proxies();
+    let server = Server::start(&options);
+    server.all_voting().await;
+    proxies[2].turn_to(node.port());
+    let api = server.api();
+    eventually("the server says so", || async {
+        let nodes = api.get("/v1/nodes").await.ok();
+        let reason = nodes["nodes"][2]["reason"].as_str().unwrap_or_default();
+        nodes["nodes"][2]["state"] != "voting" && reason.contains("cluster mode")
+    })
+    .await;
+    api.acquire(&unique("two"), json!({})).await.ok();
+    cluster.nodes[0].stop();
+    eventually("it is not ready", || async { api.get("/readyz").await.status == 503 }).await;
 }
 
 #[tokio::test]
