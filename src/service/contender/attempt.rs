@@ -5,7 +5,7 @@ use crate::domain::{Ask, Holding, LeaseHandle, LeaseId, Nodes, Renewal, Scope, T
 use crate::quorum::tally::quorum_of;
 use crate::quorum::{Extension, Refusal, Round, Won};
 use crate::service::semaphores::{Doubt, NoSlots, Picked};
-use crate::service::waiting::Queued;
+use crate::service::waiting::{Queued, Ticket};
 use crate::service::{Granted, Lease, Note, read_note, write_note};
 
 /// How one try ended.
@@ -53,8 +53,9 @@ impl Contender<'_> {
         Box::pin(self.service.pick_slots(&self.scope, self.wish, queued)).await
     }
 
-    /// One round, or as many as a semaphore needs to find that it is full.
-    pub(super) async fn attempt(&mut self, look_only: bool) -> Try {
+    /// One round, or as many as a semaphore needs to find that it is full, or until remains of its own request are gone.
+    /// Who has a ticket goes on only while nobody sits before it.
+    pub(super) async fn attempt(&mut self, look_only: bool, ticket: Option<&Ticket>) -> Try {
         /// Slots that somebody else took first, before the semaphore counts as contended.
         const SLOTS_LOST_MAX: u32 = 8;
         // Every slot that looked free was gone: others are faster just now.
@@ -62,6 +63,10 @@ impl Contender<'_> {
         let mut doubted: Option<Doubted> = None;
         self.holders = None;
         for lost in 1..=SLOTS_LOST_MAX {
+            if lost > 1 && ticket.is_some_and(|ticket| !ticket.is_first()) {
+                // Somebody who came earlier is back.
+                break;
+            }
             let (mut full, mut doubt) = (None, None);
             if matches!(self.scope, Scope::Slots(_)) {
                 let again = doubted.as_ref().map(|doubted| doubted.doubt);

@@ -136,7 +136,7 @@ impl<'a> Contender<'a> {
             // Those who wait come first; but the caller's own earlier request is no rival. Of a semaphore,
             // what they do not want is there for others.
             if queued && matches!(self.scope, Scope::Records(_)) {
-                let last = self.attempt(true).await;
+                let last = self.attempt(true, None).await;
                 return self.end_with(last).await;
             }
             return self.contend(None).await;
@@ -147,7 +147,7 @@ impl<'a> Contender<'a> {
             Ok(ticket) => ticket,
             // Full of those who wait for other names: what is free needs no room, nor what the request has already.
             Err(full @ ServiceError::TooManyWaiters { .. }) if !queued || retries => {
-                return match self.attempt(queued).await {
+                return match self.attempt(queued, None).await {
                     Try::Granted(granted) => Ok(*granted),
                     _ => Err(full),
                 };
@@ -159,7 +159,7 @@ impl<'a> Contender<'a> {
             attempt.seated(ticket.place());
         }
         if retries {
-            match self.attempt(true).await {
+            match self.attempt(true, None).await {
                 Try::Granted(granted) => return Ok(*granted),
                 last @ Try::Differs(_) => return self.end_with(last).await,
                 _ => {}
@@ -191,7 +191,7 @@ impl<'a> Contender<'a> {
         };
         // Else nobody has been refused since there was a quorum, or it may be held by another attempt of
         // the caller's own request: only the nodes can tell.
-        let last = self.attempt(!served).await;
+        let last = self.attempt(!served, None).await;
         self.end_with(last).await
     }
 
@@ -235,7 +235,7 @@ impl<'a> Contender<'a> {
             }
             let subscription = ticket.and_then(|ticket| self.begin_try(ticket));
             self.standing = self.standing_of(ticket);
-            let last = match self.attempt(false).await {
+            let last = match self.attempt(false, ticket).await {
                 Try::Granted(granted) => {
                     if let Some(ticket) = ticket {
                         self.tell_next(ticket, subscription.as_deref(), &granted);

@@ -91,6 +91,34 @@ async fn what_is_in_the_way_of_its_own_retry_is_held_to_all_others_who_wait() {
     assert!(matches!(result, Err(ServiceError::Contended { .. })), "{:?}", result.err());
 }
 
+/// Remains of two earlier attempts of its request are in the way of the first round.
+#[tokio::test(start_paused = true)]
+async fn who_is_no_longer_first_asks_no_further_round() {
+    let [api, other] = Api::pair().await;
+    let (service, target) = (service(&api), Target::Lock(Name::new("a").unwrap()));
+    let options = options(10_000, Some("retried:1"));
+    let mut contender = Contender::new(&service, &target, &options, Instant::now());
+    let request = contender.request.as_deref().map(str::to_owned);
+    let mut remains = [(); 2].map(|()| Box::pin(other.round_of(request.as_deref(), 30_000)));
+    for (i, round) in remains.iter_mut().enumerate() {
+        other.nodes.iter().for_each(|node| node.hang());
+        other.nodes[i].go_on_from_now();
+        assert!(tokio::time::timeout(MILLISECOND, round).await.is_err());
+    }
+    let enter = |place| {
+        let visitor = Visitor::new(&target, &options);
+        service.rooms.enter(contender.scope.channels(), contender.wish, place, visitor).unwrap()
+    };
+    let place = enter(None).place();
+    let ticket = enter(None);
+    let earlier = enter(Some(place));
+    contender.seated = true;
+    assert!(matches!(contender.attempt(false, Some(&ticket)).await, Try::Split(_)));
+    assert_eq!(contender.attempts, 1);
+    drop(earlier);
+    assert!(matches!(contender.attempt(false, Some(&ticket)).await, Try::Granted(_)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_among_contenders_does_not_sleep_on_what_they_give_up() {
     let (result, took) = among_contenders(10_000).await;
