@@ -232,6 +232,7 @@ async fn a_revision_is_not_used_again_after_a_node_missed_a_proclaim() {
     for _ in 0..5 {
         let name = unique("counted");
         let leadership = campaign(&api, &name, "a").await.ok();
+        eventually("all nodes have the lease", || async { agree(&copies(&cluster, &name)) }).await;
         let mut revisions = vec![leader(&api, &name).await["revision"].clone()];
         for (full, value) in [(true, "1"), (true, "2"), (false, "3"), (false, "4")] {
             set_full(&cluster.nodes[2], full);
