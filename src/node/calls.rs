@@ -5,6 +5,8 @@
 
 mod looks;
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 pub use self::looks::{Status, mark, register, status};
@@ -19,16 +21,12 @@ fn lease_keys(scope: &Scope, command: Command) -> Command {
     scope.channels().iter().fold(command, |command, key| command.key(key))
 }
 
-/// KEYS of acquire and heal: the tombstone of the lease, and what it covers with the slots named.
-fn with_slots(scope: &Scope, lease: &LeaseId, command: Command, slots: &[u32]) -> Command {
-    let first = scope.channels().first().map(|key| &**key).unwrap_or_default();
-    let mut command = command.key_of(&[first, "//", lease.expose()]);
+/// KEYS of acquire and heal: what it covers, with the slots named.
+fn with_slots(scope: &Scope, command: Command, slots: &[u32]) -> Command {
     match scope {
         Scope::Records(_) => lease_keys(scope, command),
         Scope::Slots(index) => {
-            for slot in slots {
-                command = command.key(&format!("{index}/{slot}"));
-            }
+            let command = slots.iter().fold(command, |command, slot| command.key(&format!("{index}/{slot}")));
             command.key(index)
         }
     }
@@ -60,31 +58,39 @@ impl Bounds {
     }
 }
 
-/// Slots as text; empty where the scope has none.
+/// Slots as one word; empty where the scope has none.
 fn slot_list(scope: &Scope, slots: &[u32]) -> String {
     let slots = if scope.is_slots() { slots } else { &[] };
-    slots.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+    slots.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// An acquire of lease.lua.
 pub fn acquire(ask: &Ask<'_>, lease: &LeaseId, proposed: u64) -> Command {
     let line = Line {
         lease,
-        ends_ms: 0,
         mark: "a",
         mode: ask.mode,
         token: proposed,
-        ttl_ms: if ask.look_only { 0 } else { ask.ttl_ms },
-        hold_until_ms: ask.max_hold_ms,
+        ttl_ms: ask.ttl_ms,
+        hold_until_ms: 0,
         lock_delay_ms: ask.lock_delay_ms,
         version: Version::default(),
         request: ask.request.unwrap_or("-"),
         params: ask.params,
         data: ask.data,
     };
-    let command = with_slots(ask.scope, lease, Command::new(Script::Acquire), ask.slots).call();
-    let place = ask.standing.map_or_else(|| "-".to_owned(), |standing| standing.to_string());
-    command.arg(&line.text()).arg(&slot_list(ask.scope, ask.slots)).number(u64::from(ask.limit)).arg(&place)
+    let ttl_ms = if ask.look_only { 0 } else { ask.ttl_ms };
+    let Ask { max_hold_ms, lock_delay_ms, limit, .. } = ask;
+    let mut how = format!("{ttl_ms} {max_hold_ms} {lock_delay_ms}");
+    if ask.scope.is_slots() {
+        let _ = write!(how, " {} {limit}", slot_list(ask.scope, ask.slots));
+    } else if ask.standing.is_some() {
+        how.push_str(" - 0");
+    }
+    if let Some(standing) = ask.standing {
+        let _ = write!(how, " {standing}");
+    }
+    with_slots(ask.scope, Command::new(Script::Acquire), ask.slots).call(&how, &line.text())
 }
 
 /// The vote of an acquire.
@@ -161,7 +167,10 @@ fn read_sharing(list: &[Value]) -> Option<Sharing> {
 
 fn read_slots(value: &Value) -> Result<Vec<u32>, NodeError> {
     let text = value.as_text().ok_or(NodeError::Nonsense)?;
-    text.split_ascii_whitespace().map(|slot| slot.parse().map_err(|_| NodeError::Nonsense)).collect()
+    text.split(',')
+        .filter(|slot| !slot.is_empty())
+        .map(|slot| slot.parse().map_err(|_| NodeError::Nonsense))
+        .collect()
 }
 
 /// An extension of lease.lua. `token` is carried, where it is known for certain; `data` replaces what is stored of an
@@ -174,21 +183,22 @@ pub fn extend(
     data: Option<(Version, &str)>,
     joins: bool,
 ) -> Command {
-    let command = lease_keys(scope, Command::new(Script::Extend)).call();
-    let command = command.arg(lease.expose()).token(token.map_or(0, Token::get));
-    let command = match renewal {
-        Renewal::Ttl(ttl_ms) => command.number(ttl_ms),
-        Renewal::Own => command.arg("own"),
-        Renewal::Raise => command.arg("raise"),
-        Renewal::Keep => command.arg("keep"),
+    let life = match renewal {
+        Renewal::Ttl(ttl_ms) => Cow::from(ttl_ms.to_string()),
+        Renewal::Own => "own".into(),
+        Renewal::Raise => "raise".into(),
+        Renewal::Keep => "keep".into(),
     };
     let (version, data) = data.unwrap_or_default();
-    command.number(u64::from(joins)).arg(by(scope)).number(version.get()).arg(data)
+    let how = format!("{life} {}{}", u8::from(joins), by(scope));
+    let (lease, token, version) = (lease.expose(), token.map_or(0, Token::get), version.get());
+    lease_keys(scope, Command::new(Script::Extend))
+        .call(&how, &format!("{lease} {token:016} {version} {data}"))
 }
 
-/// How a call names what a lease covers.
+/// The end of how a call runs that has the index where others have records.
 fn by(scope: &Scope) -> &'static str {
-    if scope.is_slots() { "slots" } else { "records" }
+    if scope.is_slots() { " slots" } else { "" }
 }
 
 /// An extension that gives a copy of the lease what it has missed, and leaves it as it is otherwise. Where a retry
@@ -273,7 +283,6 @@ impl Extended {
 pub fn heal(scope: &Scope, handle: &LeaseHandle, extended: &Extended, ends_ms: u64) -> Command {
     let line = Line {
         lease: &handle.id,
-        ends_ms,
         mark: if extended.joined { "j" } else { "h" },
         mode: extended.mode,
         token: handle.token.get(),
@@ -289,8 +298,8 @@ pub fn heal(scope: &Scope, handle: &LeaseHandle, extended: &Extended, ends_ms: u
         data: &extended.data,
     };
     let slots = &extended.slots;
-    let command = with_slots(scope, &handle.id, Command::new(Script::Heal), slots).call();
-    command.arg(&line.text()).arg(&slot_list(scope, slots))
+    let what = format!("{ends_ms:013} {}", line.text());
+    with_slots(scope, Command::new(Script::Heal), slots).call(&slot_list(scope, slots), &what)
 }
 
 /// Why a lease is released.
@@ -317,8 +326,8 @@ pub fn release(scope: &Scope, lease: &LeaseId, cause: Cause, settle: Settle) -> 
         Cause::Lost => "lost",
         Cause::Bar => "bar",
     };
-    let command = lease_keys(scope, Command::new(Script::Release)).call();
-    let mut command = command.arg(lease.expose()).arg(cause).arg(by(scope));
+    let how = format!("{cause}{}", by(scope));
+    let mut command = lease_keys(scope, Command::new(Script::Release)).call(&how, lease.expose());
     command.settle = Some(settle);
     command
 }

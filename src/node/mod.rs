@@ -97,14 +97,9 @@ impl Command {
     }
 
     /// Adds a key. All keys come before the first argument.
-    pub fn key(self, key: &str) -> Self {
-        self.key_of(&[key])
-    }
-
-    /// Adds a key that consists of `parts`.
-    pub fn key_of(mut self, parts: &[&str]) -> Self {
+    pub fn key(mut self, key: &str) -> Self {
         debug_assert_eq!(self.keys, self.words.len());
-        self.words.push_parts(parts.iter().copied());
+        self.words.push(key);
         self.keys += 1;
         self
     }
@@ -126,10 +121,11 @@ impl Command {
         self.arg(&format!("{token:016}"))
     }
 
-    /// Begins a call of lease.lua, behind its keys: its arguments follow.
-    pub fn call(self) -> Self {
-        let (name, keys) = (self.script.name(), self.keys as u64);
-        self.arg(name).number(keys)
+    /// The two words of a call of lease.lua, behind its keys: `how` goes on with these words, and `what`.
+    pub fn call(mut self, how: &str, what: &str) -> Self {
+        let (name, mut keys) = (self.script.name(), itoa::Buffer::new());
+        self.words.push_parts([name, " ", keys.format(self.keys), " ", how].into_iter());
+        self.arg(what)
     }
 
     /// The keys (without the marker's).

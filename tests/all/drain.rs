@@ -144,7 +144,7 @@ async fn a_vote_that_comes_after_the_answer_is_undone_before_the_server_ends() {
     eventually("all nodes know", || async { cluster.leases("late").len() == 3 }).await;
     let key = &slow.leases("late")[0];
     // Once more somebody's was there, but is not any more: what comes is not the first that it knows.
-    let freed = format!("2 {:016} {:013} {:032}\n", 1, 1, 0);
+    let freed = format!("2 {:013} {:016} {:013} {:032}\n", 0, 1, 1, 0);
     slow.command::<()>(&["SET", key, &freed]);
     proxies[2].delay(Duration::from_millis(20));
     // With a request id all nodes are asked at once.

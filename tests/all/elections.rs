@@ -166,7 +166,7 @@ fn copies(cluster: &Cluster, name: &str) -> Vec<String> {
     let key = format!("quorate:election:{name}");
     let copy = |node: &crate::support::Redis| {
         let record: Option<String> = node.command(&["GET", &key]);
-        record.map(|record| record.split(' ').skip(11).collect()).unwrap_or_default()
+        record.map(|record| record.split(' ').skip(12).collect()).unwrap_or_default()
     };
     cluster.nodes.iter().map(copy).collect()
 }

@@ -47,7 +47,7 @@ const REQUESTS: [&str; 4] = ["-", "-", "request-1", "a:b@c.d_e~f-g"];
 const REASONS: [&str; 6] = ["release", "release", "undo", "lost", "over", "bar"];
 const VERSIONS: [&str; 5] = ["0", "0", "1", "9", "1790000000000000"];
 /// Records of a fence, and of nothing else: as this version writes it, and the one before.
-const FENCE: &str = "2 9007199254740990 0000000000001 00000000000000000000000000000000\n";
+const FENCE: &str = "2 0000000000000 9007199254740990 0000000000001 00000000000000000000000000000000\n";
 const FORMER_FENCE: &str = "000000000000000000000000009007199254740990";
 /// A lease as the version before wrote it, until the year 2286, and one that was released.
 const FORMER: &str =
@@ -72,14 +72,14 @@ type Timed = (Step, bool);
 struct Scope {
     keys: Vec<String>,
     slots: Vec<String>,
-    /// Keys where slots are looked up by the lease, and the word that says so.
+    /// Keys where slots are looked up by the lease, and how a call says so.
     by_lease: (Vec<String>, &'static str),
 }
 
 impl Scope {
-    /// The keys of a call that names the slots.
-    fn keys_for(&self, lease: &str) -> Vec<String> {
-        [vec![format!("{}//{lease}", self.by_lease.0[0])], self.keys.clone()].concat()
+    /// The slots as a call names them, with a blank in front; or this.
+    fn slots_or(&self, none: &str) -> String {
+        if self.slots.is_empty() { none.to_owned() } else { format!(" {}", self.slots.join(",")) }
     }
 }
 
@@ -89,13 +89,13 @@ fn owned(items: &[&str]) -> Vec<String> {
 
 fn locks(keys: &[&str]) -> Scope {
     let keys = owned(keys);
-    Scope { slots: Vec::new(), by_lease: (keys.clone(), "records"), keys }
+    Scope { slots: Vec::new(), by_lease: (keys.clone(), ""), keys }
 }
 
 fn slots(slots: &[&str]) -> Scope {
     let mut keys: Vec<_> = slots.iter().map(|slot| format!("{INDEX}/{slot}")).collect();
     keys.push(INDEX.to_owned());
-    Scope { keys, slots: owned(slots), by_lease: (owned(&[INDEX]), "slots") }
+    Scope { keys, slots: owned(slots), by_lease: (owned(&[INDEX]), " slots") }
 }
 
 fn scope() -> impl Strategy<Value = Scope> {
@@ -166,17 +166,19 @@ fn data() -> impl Strategy<Value = String> {
 
 fn script(script: Script, marker: Option<Marker>, keys: &[String], args: &[String]) -> Step {
     let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
-    let command = if script.is_batched() { command.call() } else { command };
-    let command = args.iter().fold(command, |command, arg| command.arg(arg));
+    let command = match args {
+        [how, what] if script.is_batched() => command.call(how, what),
+        args => args.iter().fold(command, |command, arg| command.arg(arg)),
+    };
     Step::Script { command: Box::new(command), marker }
 }
 
-/// The line of a lease.
+/// The line of a lease, from LEASE on.
 fn lease_line(
-    [lease, ends, mark, token, ttl, version, request, data]: [&str; 8],
+    [lease, mark, token, ttl, version, request, data]: [&str; 7],
     (mode, limits): &(String, String),
 ) -> String {
-    format!("{lease} {ends:0>13} {mark} {mode} {token} {ttl} {limits} {version} {request} limit=5 {data}")
+    format!("{lease} {mark} {mode} {token} {ttl} {limits} {version} {request} limit=5 {data}")
 }
 
 /// What it excludes; its longest hold and its delay.
@@ -186,14 +188,14 @@ fn terms() -> impl Strategy<Value = (String, String)> {
 
 fn acquire(now_us: u64) -> impl Strategy<Value = Timed> {
     let ttl = life(&["100000", "100000", "200000"]);
-    let place = prop_oneof![3 => Just("-".to_owned()), 1 => place(now_us)];
-    let capped = prop_oneof![4 => terms(), 1 => Just(("x".to_owned(), "150000 0".to_owned()))];
-    let asked = (one_of(&REQUESTS), ttl, capped);
+    let place = prop_oneof![3 => Just(String::new()), 1 => place(now_us)];
+    let asked = (one_of(&REQUESTS), ttl, terms(), prop_oneof![4 => Just("0"), 1 => Just("150000")]);
     (marker(), lease(), asked, token(now_us), data(), place).prop_map(
-        |(marker, (lease, scope), (request, ttl, terms), token, data, place)| {
-            let line = lease_line([&lease, "", "a", &token, &ttl.0, "0", &request, &data], &terms);
-            let args = [line, scope.slots.join(" "), "3".to_owned(), place];
-            (script(Script::Acquire, marker.0, &scope.keys_for(&lease), &args), ttl.1 || marker.1)
+        |(marker, (lease, scope), (request, ttl, terms, hold), token, data, place)| {
+            let line = lease_line([&lease, "a", &token, &ttl.0, "0", &request, &data], &terms);
+            let delay = &terms.1[2..];
+            let how = format!("{} {hold} {delay}{} 3 {place}", ttl.0, scope.slots_or(" -"));
+            (script(Script::Acquire, marker.0, &scope.keys, &[how, line]), ttl.1 || marker.1)
         },
     )
 }
@@ -217,7 +219,7 @@ fn extend(now_us: u64) -> impl Strategy<Value = Timed> {
     let what = (marker(), lease(), token, ttl, one_of(&["0", "1"]), one_of(&VERSIONS), data());
     what.prop_map(|(marker, (lease, scope), token, ttl, joins, version, data)| {
         let (keys, by) = scope.by_lease;
-        let args = [lease, token, ttl.0, joins, by.to_owned(), version, data];
+        let args = [format!("{} {joins}{by}", ttl.0), format!("{lease} {token} {version} {data}")];
         (script(Script::Extend, marker.0, &keys, &args), ttl.1 || marker.1)
     })
 }
@@ -233,9 +235,9 @@ fn heal(now_us: u64) -> impl Strategy<Value = Timed> {
     let lease = (lease(), ends, mark, token(now_us), one_of(&["100000", "200000"]), terms());
     (marker(), lease, one_of(&VERSIONS), one_of(&REQUESTS), data()).prop_map(
         |(marker, ((lease, scope), ends, mark, token, ttl, terms), version, request, data)| {
-            let line = lease_line([&lease, &ends, &mark, &token, &ttl, &version, &request, &data], &terms);
-            let args = [line, scope.slots.join(" ")];
-            (script(Script::Heal, marker.0, &scope.keys_for(&lease), &args), marker.1)
+            let line = lease_line([&lease, &mark, &token, &ttl, &version, &request, &data], &terms);
+            let args = [scope.slots_or(""), format!("{ends:0>13} {line}")];
+            (script(Script::Heal, marker.0, &scope.keys, &args), marker.1)
         },
     )
 }
@@ -244,7 +246,7 @@ fn release() -> impl Strategy<Value = Timed> {
     let marker = prop_oneof![3 => marker().prop_map(|(marker, _)| marker), 1 => Just(None)];
     (marker, lease(), one_of(&REASONS)).prop_map(|(marker, (lease, scope), reason)| {
         let (keys, by) = scope.by_lease;
-        (script(Script::Release, marker, &keys, &[lease, reason, by.to_owned()]), false)
+        (script(Script::Release, marker, &keys, &[format!("{reason}{by}"), lease]), false)
     })
 }
 

@@ -172,19 +172,12 @@ fn mark(seen: &str, new: &str) -> Command {
 
 fn acquire(lease: &str, key: &str) -> Command {
     let token = SystemClock::new().wall_us();
-    let line = format!("{lease} 0000000000000 a x {token} 30000 0 0 0 - - {{}}");
-    Command::new(Script::Acquire)
-        .key(&format!("{key}//{lease}"))
-        .key(key)
-        .call()
-        .arg(&line)
-        .arg("")
-        .arg("0")
-        .arg("-")
+    let line = format!("{lease} a x {token} 30000 0 0 0 - - {{}}");
+    Command::new(Script::Acquire).key(key).call("30000 0 0", &line)
 }
 
 fn release(lease: &str, key: &str) -> Command {
-    Command::new(Script::Release).key(key).call().arg(lease).arg("release").arg("records")
+    Command::new(Script::Release).key(key).call("release", lease)
 }
 
 fn marker(expected: &str) -> Marker {
@@ -375,8 +368,10 @@ async fn large_requests_and_large_replies_arrive_whole() {
     let lease = "00112233445566778899aabbccddeeff";
     let keys: Vec<String> = (0..1000).map(|i| format!("q:lock:{i}")).collect();
     let ends_ms = 9_000_000_000_000_u64;
-    let stored =
-        format!("2 {:016} {:013} {:032}\n{lease} {ends_ms} a x {:016} 30000 0 0 0 - - {data}\n", 1, 0, 0, 1);
+    let stored = format!(
+        "2 {:013} {:016} {:013} {:032}\n{ends_ms} {lease} a x {:016} 30000 0 0 0 - - {data}\n",
+        0, 1, 0, 0, 1
+    );
     let mut words = vec!["MSET"];
     words.extend(keys.iter().flat_map(|key| [key.as_str(), stored.as_str()]));
     let _: String = server.run(&words).await.unwrap();

@@ -331,7 +331,7 @@ impl Ledger {
     /// A node that answers the release of a lease with an error is asked again until the lease is over.
     fn refused(&mut self, way: Way, command: &Command, now: u64) {
         if command.script == Script::Release {
-            let released = command.args().nth(2).unwrap_or_default();
+            let released = command.args().nth(1).unwrap_or_default();
             let is_over = |node: usize, lease: &str, stored: &Stored| {
                 node == way.node && lease == released && stored.ends < now
             };
@@ -344,14 +344,17 @@ impl Ledger {
         if !command.script.is_batched() {
             return;
         }
-        // Behind its name and the number of its keys.
-        let args: Vec<&str> = command.args().skip(2).collect();
-        let lease = &args[0][..32];
+        // How it runs, behind its name and the number of its keys; and what.
+        let args: Vec<&str> = command.args().collect();
+        let (how, what) = (args[0].split(' ').skip(2).collect::<Vec<_>>(), args[1]);
+        let heals = command.script == Script::Heal;
+        let lease = if heals { &what[14..46] } else { &what[..32] };
         self.touched.entry(lease.to_owned()).or_default().insert((way.server, way.life));
         match command.script {
             Script::Acquire if self.undone_before.contains(&(way.node, lease.to_owned())) => {}
             Script::Acquire | Script::Heal if done => {
-                let ttl = args[0].split(' ').nth(5).and_then(|ttl| ttl.parse().ok()).unwrap_or_default();
+                let ttl = if heals { what.split(' ').nth(5).unwrap_or_default() } else { how[0] };
+                let ttl = ttl.parse().unwrap_or_default();
                 self.open.insert((way.node, lease.to_owned()), Stored { at: now, ttl, ends: now + ttl });
             }
             Script::Release => {
@@ -363,7 +366,7 @@ impl Ledger {
             }
             Script::Extend if done => {
                 if let Some(stored) = self.open.get_mut(&(way.node, lease.to_owned())) {
-                    stored.ttl = args[2].parse().unwrap_or(stored.ttl);
+                    stored.ttl = how[0].parse().unwrap_or(stored.ttl);
                     stored.ends = stored.ends.max(now + stored.ttl);
                 }
             }

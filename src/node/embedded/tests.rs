@@ -93,8 +93,10 @@ fn marker(ahead_us: u64) -> Marker {
 
 fn run_ahead(node: &EmbeddedNode, script: Script, ahead_us: u64, keys: &[String], args: &[String]) -> String {
     let command = keys.iter().fold(Command::new(script), |command, key| command.key(key));
-    let command = if script.is_batched() { command.call() } else { command };
-    let command = args.iter().fold(command, |command, arg| command.arg(arg));
+    let command = match args {
+        [how, what] if script.is_batched() => command.call(how, what),
+        args => args.iter().fold(command, |command, arg| command.arg(arg)),
+    };
     text(node.eval(&command, script.may_be_marked().then(|| marker(ahead_us)).as_ref()))
 }
 
@@ -130,13 +132,8 @@ impl On<'_> {
     fn slots(&self) -> String {
         match self {
             Self::Locks(_) => String::new(),
-            Self::Slots(slots) => numbers(slots).join(" "),
+            Self::Slots(slots) => numbers(slots).join(","),
         }
-    }
-
-    /// The keys of a call that names the slots.
-    fn keys_for(&self, lease: &str) -> Vec<String> {
-        [vec![self.tombstone(lease)], self.keys()].concat()
     }
 
     fn tombstone(&self, lease: &str) -> String {
@@ -153,38 +150,34 @@ impl On<'_> {
 
     fn by(&self) -> &'static str {
         match self {
-            Self::Locks(_) => "records",
-            Self::Slots(_) => "slots",
+            Self::Locks(_) => "",
+            Self::Slots(_) => " slots",
         }
     }
 }
 
 /// The line of a lease.
 fn line(lease: &str, ends_ms: u64, mark: char, token: u64, ttl: u64, request: &str) -> String {
-    format!("{lease} {ends_ms:013} {mark} x {token:016} {ttl} 0 0 0 {request} - {{}}")
+    format!("{ends_ms:013} {lease} {mark} x {token:016} {ttl} 0 0 0 {request} - {{}}")
 }
 
 /// A record, with these lines.
 fn record(fence: u64, freed_ms: u64, last: &str, lines: &[String]) -> String {
     let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    format!("2 {fence:016} {freed_ms:013} {last:0>32}\n{lines}")
+    format!("2 0000000000000 {fence:016} {freed_ms:013} {last:0>32}\n{lines}")
 }
 
 fn acquire(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>) -> String {
-    acquire_at(node, on, ask, 100, "-")
+    acquire_at(node, on, ask, 100, "")
 }
 
 /// Of so many permits of a semaphore, by whom stands at this place in the queue of servers.
 fn acquire_at(node: &EmbeddedNode, on: &On<'_>, ask: &Ask<'_>, limit: u64, place: &str) -> String {
     let ttl = if ask.look_only { 0 } else { TTL };
     let line = line(ask.lease, 0, 'a', ask.proposed, ttl, ask.request);
-    let reply = run_ahead(
-        node,
-        Script::Acquire,
-        ask.ahead_us,
-        &on.keys_for(ask.lease),
-        &[line, on.slots(), limit.to_string(), place.to_owned()],
-    );
+    let slots = if matches!(on, On::Slots(_)) { on.slots() } else { "-".to_owned() };
+    let how = format!("{ttl} 0 0 {slots} {limit} {place}");
+    let reply = run_ahead(node, Script::Acquire, ask.ahead_us, &on.keys(), &[how, line[14..].to_owned()]);
     if reply == granted(ask.proposed) { GRANTED.to_owned() } else { reply }
 }
 
@@ -205,7 +198,7 @@ fn extend_with(
     ttl: &str,
     [joins, version, data]: [&str; 3],
 ) -> String {
-    let args = strings(&[lease, &format!("{token:016}"), ttl, joins, on.by(), version, data]);
+    let args = [format!("{ttl} {joins}{}", on.by()), format!("{lease} {token:016} {version} {data}")];
     run_ahead(node, Script::Extend, MINUTE_US.max(token), &on.channels(), &args)
 }
 
@@ -215,12 +208,13 @@ fn heal(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64) -> String {
 
 fn heal_until(node: &EmbeddedNode, on: &On<'_>, lease: &str, token: u64, ends_ms: u64) -> String {
     let line = line(lease, ends_ms, 'h', token, TTL, "-");
-    run(node, Script::Heal, &on.keys_for(lease), &[line, on.slots()])
+    run(node, Script::Heal, &on.keys(), &[on.slots(), line])
 }
 
 /// "1" and "0" where nothing more is to be said.
 fn release_for(node: &EmbeddedNode, on: &On<'_>, lease: &str, reason: &str) -> String {
-    let reply = run(node, Script::Release, &on.channels(), &strings(&[lease, reason, on.by()]));
+    let reply =
+        run(node, Script::Release, &on.channels(), &[format!("{reason}{}", on.by()), lease.to_owned()]);
     reply.strip_suffix(" 0").map_or(reply.clone(), str::to_owned)
 }
 
@@ -303,7 +297,7 @@ fn a_token_is_exact_at_2_to_the_53_minus_1() {
     // One below, so that the sum in the next grant reaches it.
     node.command(&["SET", "q:lock:a", &record(MAX - 1, 1, "", &[])]).unwrap();
     assert_eq!(acquire(&node, &LOCK, &ASK), granted(MAX));
-    assert!(node.get_raw("q:lock:a").unwrap().starts_with(&format!("2 {MAX} ")));
+    assert!(node.get_raw("q:lock:a").unwrap().starts_with(&format!("2 0000000000000 {MAX} ")));
     assert_eq!(read(&node, &LOCK), format!("1 [{MAX} [30000 30000 {MAX} {A} 0 {{}} 0]]"));
 }
 
@@ -376,7 +370,8 @@ fn a_release_that_overtakes_its_acquire_leaves_nothing() {
     assert_eq!(release(&node, &BOTH, A), "0");
     assert_eq!(acquire(&node, &BOTH, &ASK), "-3");
     assert_eq!(heal(&node, &BOTH, A, P), "-3");
-    assert_eq!(node.keys(), [BOTH.tombstone(A), "q:member".to_owned()]);
+    assert_eq!(node.keys(), ["q:lock:a".to_owned(), BOTH.tombstone(A), "q:member".to_owned()]);
+    assert_eq!(read(&node, &BOTH), "1 nil nil");
     assert_eq!(acquire(&node, &BOTH, &Ask { lease: B, ..ASK }), GRANTED);
     assert_eq!(acquire(&node, &BOTH, &ASK), "-3", "while another one holds it, too");
     at(&node, 60_001);
@@ -565,7 +560,7 @@ fn of_two_copies_of_the_data_the_greater_version_stays_whichever_comes_last() {
             assert!(update(earlier, "nine").starts_with("1 30000 30000 e 10 - - ten "));
         }
         assert!(update("9007199254740991", "last").starts_with("1 30000 30000 e 9007199254740991 - - last "));
-        assert!(read(&node, &LOCK).ends_with(if on.by() == "slots" { "nil" } else { "last 0]]" }));
+        assert!(read(&node, &LOCK).ends_with(if matches!(on, On::Slots(_)) { "nil" } else { "last 0]]" }));
     }
 }
 
@@ -580,9 +575,9 @@ fn releasing_an_expired_lease_is_no_release() {
 #[test]
 fn permits_that_are_kept_after_their_lease_expired_are_found_by_its_holder_also_after_an_undo() {
     let (node, on) = (node(), On::Slots(&[4, 7]));
-    let line = format!("{A} {:013} a x {P:016} {TTL} 0 5000 0 - - {{}}", 0);
-    let args = [line, on.slots(), "100".to_owned(), "-".to_owned()];
-    assert_eq!(run(&node, Script::Acquire, &on.keys_for(A), &args), granted(P));
+    let line = format!("{A} a x {P:016} {TTL} 0 5000 0 - - {{}}");
+    let how = format!("{TTL} 0 5000 {} 100", on.slots());
+    assert_eq!(run(&node, Script::Acquire, &on.keys(), &[how, line]), granted(P));
     at(&node, TTL);
     let other = Ask { lease: B, proposed: P + TTL * 1000, ..ASK };
     for reason in ["undo", "over", "lost", "bar"] {
@@ -597,7 +592,7 @@ fn permits_that_are_kept_after_their_lease_expired_are_found_by_its_holder_also_
 fn what_is_no_record_stops_neither_a_release_nor_a_walk() {
     let node = node();
     // With all that tells a record.
-    let alike = format!("2 {:x<63}\n{A} 1 a x odd\n", "");
+    let alike = format!("2 {:x<77}\n1 {A} a x odd\n", "");
     for (kind, odd) in [
         ("text", &["SET", "q:lock:a", "odd"][..]),
         ("type", &["ZADD", "q:lock:a", "1", "x"]),
@@ -844,7 +839,7 @@ fn slots_are_taken_found_by_lease_and_freed() {
     assert!(refused.starts_with("0 [30000"), "{refused}");
     assert_eq!(acquire(&node, &On::Slots(&[7]), &Ask { lease: B, ..ASK }), GRANTED);
     at(&node, 10_000);
-    assert_eq!(extend(&node, &slots, A, P, "own"), "1 30000 30000 e 0 - - {} 4 11 0 0 0 0 x");
+    assert_eq!(extend(&node, &slots, A, P, "own"), "1 30000 30000 e 0 - - {} 4,11 0 0 0 0 x");
     assert_eq!(survey(&node), "1 3 [7 11 4] 20000");
     assert_eq!(release(&node, &slots, A), NOT_AS_ACQUIRED);
     assert_eq!(survey(&node), "1 1 [7] 20000");
@@ -886,10 +881,10 @@ fn a_retry_of_a_request_is_told_which_lease_it_has() {
 
     acquire(&node, &On::Slots(&[5, 6]), &mine);
     // Whatever slot it asks for this time.
-    assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), format!("0 [30000 30000 {P} {A} 0 {{}} 0 1 - 5 6]"));
+    assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), format!("0 [30000 30000 {P} {A} 0 {{}} 0 1 - 5,6]"));
     assert_eq!(
         extend(&node, &On::Slots(&[5, 6]), A, P, "own"),
-        "1 30000 30000 e 0 request-1 - {} 5 6 0 0 0 0 x"
+        "1 30000 30000 e 0 request-1 - {} 5,6 0 0 0 0 x"
     );
     release(&node, &On::Slots(&[5, 6]), A);
     assert_eq!(acquire(&node, &On::Slots(&[9]), &retry), GRANTED);
@@ -1049,16 +1044,8 @@ async fn tokios_paused_time_drives_the_nodes_clock() {
 async fn a_submitted_call_is_answered_before_submit_returns() {
     let node = node();
     let line = line(A, 0, 'a', P, TTL, "-");
-    let command = Arc::new(
-        Command::new(Script::Acquire)
-            .key(&LOCK.tombstone(A))
-            .key("q:lock:a")
-            .call()
-            .arg(&line)
-            .arg("")
-            .arg("0")
-            .arg("-"),
-    );
+    let command =
+        Arc::new(Command::new(Script::Acquire).key("q:lock:a").call(&format!("{TTL} 0 0"), &line[14..]));
     let marker = Some(Arc::new(marker(MINUTE_US)));
     let answer = Ballot::of_one(|seat| {
         let reply = ReplyTo::new(command.clone(), None, tokio::time::Instant::now(), Some(seat));

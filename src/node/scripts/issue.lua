@@ -5,7 +5,7 @@
 -- Reply {1, now, token}; {-1, …}; {-2, now}
 local marker = redis.call('GET', KEYS[1])
 if marker ~= ARGV[1] then return {-1, 0, marker} end
-local now, now_us = clock()
+local now, now_us, now_text = clock()
 local token = tonumber(ARGV[2])
 if token > now_us + ARGV[3] then return {-2, now} end
 
@@ -13,15 +13,17 @@ local text = redis.call('GET', KEYS[2])
 local record, held = text and read_record(text), false
 if text and not record then error('not a lease record') end
 if record then
-  token = math.max(token, record:sub(3, 18) + 1)
-  for _, _, expires in each_lease(record) do held = held or tonumber(expires) > now end
+  token = math.max(token, record:sub(17, 32) + 1)
+  for _, expires in each_lease(record) do held = held or expires > now_text end
 end
-local fence = '2 ' .. TOKEN:format(token) .. ' '
+local fence = (record or PLAIN):sub(1, 16) .. TOKEN:format(token)
 if held then
   -- Its key outlives the lease by the retention.
-  redis.call('SET', KEYS[2], fence .. record:sub(20), 'KEEPTTL')
+  redis.call('SET', KEYS[2], fence .. record:sub(33), 'KEEPTTL')
 else
-  local rest = record and record:sub(33) or ' 00000000000000000000000000000000\n'
-  redis.call('SET', KEYS[2], fence .. TIME:format(now) .. rest, 'PX', ARGV[4])
+  local rest = (record or EMPTY):sub(47)
+  -- What lies beside it may need the key for longer.
+  local life = math.max(ARGV[4], redis.call('PTTL', KEYS[2]))
+  redis.call('SET', KEYS[2], fence .. ' ' .. now_text .. rest, 'PX', life)
 end
 return {1, now, token}

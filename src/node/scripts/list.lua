@@ -13,7 +13,7 @@ local texts = #step[2] > 0 and redis.call('MGET', unpack(step[2])) or {}
 for i, key in ipairs(step[2]) do
   local text = texts[i]
   -- Most records have no lease any more: their first line is all there is.
-  if text and #text ~= 66 then
+  if text and #text ~= 80 then
     local read, entry = pcall(show_holders, read_record(text) or '', now)
     if read and entry then
       table.insert(entry, 1, key)

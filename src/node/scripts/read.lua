@@ -14,7 +14,9 @@ for i = 2, #KEYS do
   if text then
     local record = read_record(text)
     if not record then error('not a lease record') end
-    entry = {tonumber(record:sub(3, 18)), show_holders(record, now)}
+    local fence = tonumber(record:sub(17, 32))
+    -- None is known where there is a first line only for what lies beside it.
+    entry = fence > 0 and {fence, show_holders(record, now)}
   end
   reply[i + 1] = entry
 end

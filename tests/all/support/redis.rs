@@ -253,13 +253,13 @@ impl Redis {
         keys.into_iter().map(|key| (key.clone(), value(&key))).collect()
     }
 
-    /// The keys that contain `name` and store a lease which is not over: the first field of a record
+    /// The keys that contain `name` and store a lease which is not over: the first field of its line in the record
     /// (`src/node/scripts/record.lua`) is when it ends.
     pub fn leases(&self, name: &str) -> Vec<String> {
         let (seconds, micros): (u64, u64) = self.command(&["TIME"]);
         let now_ms = seconds * 1000 + micros / 1000;
         let is_held = |record: &str| {
-            let ends = |line: &str| line.split(' ').nth(1)?.parse::<u64>().ok();
+            let ends = |line: &str| line.split(' ').next()?.parse::<u64>().ok();
             let leases = record.lines().skip(1);
             record.starts_with("2 ") && leases.filter_map(ends).any(|at| at > now_ms)
         };

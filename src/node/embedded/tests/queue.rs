@@ -20,7 +20,7 @@ fn standing(server: u64, arrived: u64) -> Standing {
 
 /// A server's waiter asks for it, with a token of its own.
 fn ask(node: &EmbeddedNode, on: &On<'_>, lease: &str, standing: Option<Standing>) -> String {
-    let place = standing.map_or_else(|| "-".to_owned(), |standing| standing.to_string());
+    let place = standing.map(|standing| standing.to_string()).unwrap_or_default();
     let proposed = P + node.now_us() - P + 1;
     acquire_at(node, on, &Ask { lease, proposed, ..ASK }, 3, &place)
 }
