@@ -36,7 +36,7 @@ pub use crate::service::members::Change;
 use crate::service::{Service, WaitLimits};
 use crate::telemetry::{Reloaded, metrics, trace};
 
-use connection::{Connections, Rules};
+use connection::Connections;
 use tls::Tls;
 
 /// Kept back from `shutdown_timeout` for the last steps.
@@ -134,15 +134,16 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, String> {
     }
     layers.engine.start();
 
-    let rules = rules(&config);
-    if rules.connections_max < config.max_connections {
+    let (configured, allowed) = (config.max_connections, config.max_connections.min(open_files_max()));
+    if allowed < configured {
         tracing::warn!(
-            configured = config.max_connections,
-            allowed = rules.connections_max,
+            configured,
+            allowed,
             "the limit of open files allows fewer connections than configured"
         );
     }
-    let connections = Connections::new(layers.router.clone(), rules);
+    let config = Arc::new(config);
+    let connections = Connections::new(layers.router.clone(), allowed, Arc::clone(&config));
     // Aborted when this returns, whichever way.
     let mut tasks = JoinSet::new();
     watch_files(&mut tasks, &config, &layers, tls.as_ref())
@@ -193,17 +194,13 @@ pub async fn run(config: Config, role: Role) -> Result<ExitCode, String> {
 pub async fn initialize(config: Config) -> Result<String, String> {
     let engine = engine(&config)?;
     let report = engine.initialize().await.map_err(|cause| cause.to_string())?;
-    let mut text = String::new();
-    for address in &report.marked {
-        text.push_str(&format!("marked {address}\n"));
-    }
-    for address in &report.left_to_quarantine {
-        text.push_str(&format!(
-            "left {address} to its quarantine: the deployment is not new, the node is blank\n"
-        ));
-    }
+    let marked = report.marked.iter().map(|address| format!("marked {address}\n"));
+    let left = report.left_to_quarantine.iter().map(|address| {
+        format!("left {address} to its quarantine: the deployment is not new, the node is blank\n")
+    });
+    let mut text: String = marked.chain(left).collect();
     let known = report.total - report.marked.len() - report.left_to_quarantine.len();
-    text.push_str(&format!("{} nodes, {known} of them known before\n", report.total));
+    text += &format!("{} nodes, {known} of them known before\n", report.total);
     Ok(text)
 }
 
@@ -216,16 +213,6 @@ pub async fn members(config: Config, change: Option<&Change>) -> Result<serde_js
         None => service.members(),
     };
     Ok(api::member_list(view))
-}
-
-fn rules(config: &Config) -> Rules {
-    Rules {
-        connections_max: config.max_connections.min(open_files_max()),
-        in_flight_max: config.max_in_flight,
-        header_bytes_max: config.max_header_bytes,
-        header_timeout: config.header_timeout.0,
-        idle_timeout: config.idle_timeout.0,
-    }
 }
 
 fn read_keys(path: &std::path::Path) -> Result<KeyRing, String> {

@@ -30,6 +30,7 @@ use tower::Service as _;
 
 use super::socket::Socket;
 use crate::api::{self, UserTimeout};
+use crate::config::Config;
 use crate::telemetry::{Refusal, metrics};
 
 /// How many streams one HTTP/2 connection may have open: long polls, mostly.
@@ -47,25 +48,10 @@ const LAST_CHANCE: Duration = Duration::from_secs(1);
 /// Tells a client, or a proxy, for how long it may keep the connection for its next request.
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
-/// What connections may do.
-#[derive(Debug, Clone, Copy)]
-pub struct Rules {
-    /// Connections at once.
-    pub connections_max: usize,
-    /// Requests and streams at once.
-    pub in_flight_max: usize,
-    /// Size of a head.
-    pub header_bytes_max: usize,
-    /// Time for the first request's head, and for a TLS handshake.
-    pub header_timeout: Duration,
-    /// Time between requests.
-    pub idle_timeout: Duration,
-}
-
 /// All connections: the routes that they lead to, their limits, and the end of them.
 pub struct Connections {
     router: Router,
-    pub(super) rules: Rules,
+    pub(super) config: Arc<Config>,
     /// For either version of HTTP, and for each.
     http: auto::Builder<TokioExecutor>,
     http1: auto::Builder<TokioExecutor>,
@@ -93,32 +79,32 @@ impl Drop for Place {
 }
 
 impl Connections {
-    /// Serves `router` under `rules`.
-    pub fn new(router: Router, rules: Rules) -> Arc<Self> {
+    /// Serves `router`, at most so many connections at once.
+    pub fn new(router: Router, connections_max: usize, config: Arc<Config>) -> Arc<Self> {
         let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http1().max_buf_size(rules.header_bytes_max);
+        http.http1().max_buf_size(config.max_header_bytes);
         http.http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(Duration::from_secs(15))
             .keep_alive_timeout(Duration::from_secs(10))
             .max_concurrent_streams(HTTP2_STREAMS_MAX)
-            .max_header_list_size(u32::try_from(rules.header_bytes_max).unwrap_or(u32::MAX))
+            .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
             .max_send_buf_size(64 * 1024)
             .initial_stream_window_size(64 * 1024)
             .initial_connection_window_size(1024 * 1024);
         Arc::new(Self {
             router,
-            rules,
             http1: http.clone().http1_only(),
             http2: http.clone().http2_only(),
             http,
-            places: Arc::new(Semaphore::new(rules.connections_max.min(Semaphore::MAX_PERMITS))),
+            places: Arc::new(Semaphore::new(connections_max.min(Semaphore::MAX_PERMITS))),
             spare_places: Arc::new(Semaphore::new(SPARE_MAX)),
             in_flight: AtomicUsize::new(0),
             // Digits and letters always make a header value.
-            keep_alive: HeaderValue::try_from(format!("timeout={}", rules.idle_timeout.as_secs()))
+            keep_alive: HeaderValue::try_from(format!("timeout={}", config.idle_timeout.0.as_secs()))
                 .unwrap_or(HeaderValue::from_static("timeout=1")),
             draining: watch::Sender::new(false),
+            config,
         })
     }
 
@@ -173,7 +159,7 @@ impl Connections {
                 _ => None,
             },
             () = last_chance => return,
-            () = sleep(self.rules.header_timeout) => return metrics().refused(Refusal::HeaderTimeout),
+            () = sleep(self.config.header_timeout.0) => return metrics().refused(Refusal::HeaderTimeout),
         };
         let socket = Socket::new(stream, user_timeout.clone());
         self.serve(socket, version, user_timeout, place).await;
@@ -201,7 +187,7 @@ impl Connections {
             service_fn(move |request| answer(Arc::clone(&conn), request))
         };
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
-        let mut look_at = Instant::now() + self.rules.header_timeout;
+        let mut look_at = Instant::now() + self.config.header_timeout.0;
         let mut told = false;
         loop {
             tokio::select! {
@@ -287,7 +273,7 @@ impl Conn {
             return if unread { Look::CutOff } else { Look::Again(now + UNREAD_FOR) };
         }
         let one_only = self.spare || draining;
-        let patience = if one_only { Duration::ZERO } else { self.connections.rules.idle_timeout };
+        let patience = if one_only { Duration::ZERO } else { self.connections.config.idle_timeout.0 };
         if now >= last + patience { Look::End(LAST_CHANCE) } else { Look::Again(last + patience) }
     }
 }
@@ -302,7 +288,7 @@ async fn answer(conn: Arc<Conn>, mut request: Request<Incoming>) -> Result<Respo
     let asks_to_close = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"close");
     let kept = request.version() == Version::HTTP_11
         && !request.headers().get(CONNECTION).is_some_and(asks_to_close);
-    let crowded = spare || flight.all > connections.rules.in_flight_max;
+    let crowded = spare || flight.all > connections.config.max_in_flight;
     let mut response = if crowded && !api::is_probe(request.uri().path()) {
         metrics().refused(if spare { Refusal::Connections } else { Refusal::InFlight });
         api::overloaded(request.headers())

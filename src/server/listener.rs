@@ -67,7 +67,7 @@ pub async fn accept(listener: TcpListener, connections: Arc<Connections>, tls: O
             None => tokio::spawn(connections.serve_plain(stream, user_timeout, place)),
             Some(tls) => {
                 let socket = Socket::new(stream, user_timeout.clone());
-                let handshake = timeout(connections.rules.header_timeout, tls.acceptor().accept(socket));
+                let handshake = timeout(connections.config.header_timeout.0, tls.acceptor().accept(socket));
                 tokio::spawn(async move {
                     match handshake.await {
                         Ok(Ok(stream)) => {
