@@ -63,7 +63,7 @@ pub(super) type Context = State<AppState>;
 /// See [`AppState`].
 pub struct Shared {
     pub(super) app: App,
-    pub(super) streams: Arc<Streams>,
+    pub(super) streams: Streams,
     /// The OpenAPI document, in 3.1 and in 3.0, with this server's bounds.
     pub(super) document: Bytes,
     pub(super) document_3_0: Bytes,
