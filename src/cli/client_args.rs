@@ -96,10 +96,10 @@ pub(super) struct ReleaseArgs {
     pub(super) lease: LeaseArgs,
 }
 
-/// What is done with a lease of one name.
+/// What is done with one name, or a lease of it.
 #[derive(Debug, Args)]
 pub(super) struct Named<A: Args> {
-    /// The name that the lease is of
+    /// The name
     pub(super) name: String,
     #[command(flatten)]
     pub(super) args: A,
@@ -131,12 +131,7 @@ pub(super) enum LockCommand {
     /// Release a lock
     Release(Named<ReleaseArgs>),
     /// Show a lock
-    Get {
-        /// The lock's name
-        name: String,
-        #[command(flatten)]
-        client: ClientArgs,
-    },
+    Get(Named<ClientArgs>),
     /// List the locks that are held
     List {
         /// Only names with this prefix
@@ -197,12 +192,7 @@ pub(super) enum SemaphoreCommand {
     /// Release permits
     Release(Named<ReleaseArgs>),
     /// Show who holds permits
-    Get {
-        /// The semaphore's name
-        name: String,
-        #[command(flatten)]
-        client: ClientArgs,
-    },
+    Get(Named<ClientArgs>),
 }
 
 #[derive(Debug, Subcommand)]
@@ -252,12 +242,7 @@ pub(super) enum ElectionCommand {
 #[derive(Debug, Subcommand)]
 pub(super) enum FenceCommand {
     /// Issue the next token of a name
-    Issue {
-        /// The name
-        name: String,
-        #[command(flatten)]
-        client: ClientArgs,
-    },
+    Issue(Named<ClientArgs>),
     /// Check whether a later token has been issued: exit status 20 if so
     Check {
         /// The name
@@ -269,10 +254,5 @@ pub(super) enum FenceCommand {
         client: ClientArgs,
     },
     /// Show the highest token of a name
-    Get {
-        /// The name
-        name: String,
-        #[command(flatten)]
-        client: ClientArgs,
-    },
+    Get(Named<ClientArgs>),
 }

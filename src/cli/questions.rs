@@ -105,7 +105,7 @@ pub(super) fn lock(command: LockCommand) -> Result<Question, Failure> {
         LockCommand::Acquire { name, ask, note } => acquire(Target::Lock(name), ask, Some(note)),
         LockCommand::Extend(Named { name, args }) => extend(&Target::Lock(name), args),
         LockCommand::Release(Named { name, args }) => release(&Target::Lock(name), args),
-        LockCommand::Get { name, client } => Ok(get(client, path("locks", &name, "")?)),
+        LockCommand::Get(Named { name, args }) => Ok(get(args, path("locks", &name, "")?)),
         LockCommand::List { prefix, client } => {
             if !crate::domain::Name::is_prefix(&prefix) {
                 return Err(Failure::Usage(format!("no name begins with {prefix:?}")));
@@ -135,7 +135,7 @@ pub(super) fn semaphore(command: SemaphoreCommand) -> Result<Question, Failure> 
         }
         SemaphoreCommand::Extend(Named { name, args }) => extend(&held(name), args),
         SemaphoreCommand::Release(Named { name, args }) => release(&held(name), args),
-        SemaphoreCommand::Get { name, client } => Ok(get(client, path("semaphores", &name, "")?)),
+        SemaphoreCommand::Get(Named { name, args }) => Ok(get(args, path("semaphores", &name, "")?)),
     }
 }
 
@@ -165,14 +165,14 @@ pub(super) fn election(command: ElectionCommand) -> Result<Question, Failure> {
 
 pub(super) fn fence(command: FenceCommand) -> Result<Question, Failure> {
     match command {
-        FenceCommand::Issue { name, client } => {
-            Ok(post(client, path("fencing", &name, "/issue")?, Map::new()))
+        FenceCommand::Issue(Named { name, args }) => {
+            Ok(post(args, path("fencing", &name, "/issue")?, Map::new()))
         }
         FenceCommand::Check { name, fencing_token, client } => {
             let body = Map::from_iter([("fencing_token".to_owned(), json!(fencing_token))]);
             Ok(post(client, path("fencing", &name, "/check")?, body))
         }
-        FenceCommand::Get { name, client } => Ok(get(client, path("fencing", &name, "")?)),
+        FenceCommand::Get(Named { name, args }) => Ok(get(args, path("fencing", &name, "")?)),
     }
 }
 
