@@ -46,21 +46,14 @@ pub struct SystemClock {
     /// A CSPRNG, so that there is no system call per lease id, and how often it may be drawn from before it is seeded
     /// anew: a cloned process has the same.
     ids: Mutex<(StdRng, u32)>,
-    /// Added to the wall clock, µs; a test's way to run a server with a wrong clock.
-    offset_us: i64,
     /// What the machine had slept when this began, µs.
     slept_us: u64,
 }
 
 impl SystemClock {
-    /// The true wall clock.
+    /// The clock of this machine.
     pub fn new() -> Self {
-        Self::with_offset_us(0)
-    }
-
-    /// A wall clock that is wrong by `offset_us`.
-    pub fn with_offset_us(offset_us: i64) -> Self {
-        Self { ids: Mutex::new((StdRng::from_os_rng(), DRAWS)), offset_us, slept_us: slept_us() }
+        Self { ids: Mutex::new((StdRng::from_os_rng(), DRAWS)), slept_us: slept_us() }
     }
 }
 
@@ -73,8 +66,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[allow(clippy::disallowed_methods, reason = "the one place that reads it")]
     fn wall_us(&self) -> u64 {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        (since_epoch.as_micros() as u64).saturating_add_signed(self.offset_us)
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_micros() as u64
     }
 
     fn random_bits(&self) -> u128 {
@@ -119,7 +111,7 @@ mod tests {
     #[test]
     fn a_cloned_process_draws_other_numbers_before_long() {
         let clock = SystemClock::new();
-        let clone = SystemClock { ids: Mutex::new(clock.ids.lock().clone()), offset_us: 0, slept_us: 0 };
+        let clone = SystemClock { ids: Mutex::new(clock.ids.lock().clone()), slept_us: 0 };
         assert_eq!(clock.random_bits(), clone.random_bits());
         (0..DRAWS).for_each(|_| assert_ne!(clock.random_bits(), 0));
         (0..DRAWS).for_each(|_| assert_ne!(clone.random_bits(), 0));

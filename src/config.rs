@@ -89,12 +89,9 @@ pub enum ConfigError {
         #[source]
         cause: std::io::Error,
     },
-    /// A value cannot be read, or a name is unknown.
+    /// A value cannot be, or cannot be read, or a name is unknown: all that are wrong.
     #[error("{0}")]
     Value(String),
-    /// Values that cannot be, all of them.
-    #[error("{}", .0.join("; "))]
-    Invalid(Vec<String>),
 }
 
 impl Config {
@@ -121,7 +118,7 @@ impl Config {
         });
         let config = Self { settings, redis, embedded_nodes, redis_identity, tls, otlp_endpoint };
         config.check(role, &mut wrong);
-        if wrong.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(wrong)) }
+        if wrong.is_empty() { Ok(config) } else { Err(ConfigError::Value(wrong.join("; "))) }
     }
 
     /// Adds a sentence to `wrong` for each value that cannot be.

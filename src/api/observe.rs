@@ -95,8 +95,7 @@ fn acquires(template: &str) -> Option<Primitive> {
 pub(super) fn span(request: &Request) -> Span {
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str);
     let id = request.extensions().get::<RequestId>().and_then(|id| id.header_value().to_str().ok());
-    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
-    trace::request_span(label(request.method()), route, id.unwrap_or_default(), &header)
+    trace::request_span(label(request.method()), route, id.unwrap_or_default(), request)
 }
 
 /// By template; made when first asked for, and there are no more templates than routes.

@@ -236,8 +236,7 @@ impl Settings {
         let mut figment = Figment::from(Source::new("the defaults", defaults));
         if let Some(path) = file {
             // Read here, because figment takes a missing file for an empty one.
-            let text = std::fs::read_to_string(path)
-                .map_err(|cause| ConfigError::File { path: path.to_owned(), cause })?;
+            let text = super::read(path)?;
             let place = format!("the file {}", path.display());
             // Not figment's own words for wrong TOML: they show the line, which may hold a password.
             let values = toml::from_str(&text)

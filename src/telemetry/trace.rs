@@ -8,18 +8,17 @@
 //!
 //! Spans carry no lock's name and no secret, as logs and metrics do not.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
+use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
     Span as _, SpanKind, Status, TraceContextExt as _, Tracer as _, TracerProvider as _,
 };
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_http::{Bytes, HeaderExtractor, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -120,13 +119,13 @@ pub async fn finish(patience: Duration) {
     }
 }
 
-/// The span of a request on `route`: disabled unless traces are on. `header` reads the request's headers, of
-/// which those of W3C trace context count. While it is entered, votes that are asked for belong to the request.
-pub fn request_span<'a>(
+/// The span of a request on `route`: disabled unless traces are on. Of its headers those of W3C trace context count.
+/// While it is entered, votes that are asked for belong to the request.
+pub fn request_span<B>(
     method: &'static str,
     route: &str,
     request_id: &str,
-    header: &'a dyn Fn(&str) -> Option<&'a str>,
+    request: &Request<B>,
 ) -> tracing::Span {
     let span = tracing::trace_span!(
         target: REQUESTS,
@@ -142,8 +141,9 @@ pub fn request_span<'a>(
         error.type = Empty,
     );
     if let Some(traces) = TRACES.get() {
+        let headers = HeaderExtractor(request.headers());
         // A span that was not entered yet can be given a parent.
-        let _ = span.set_parent(traces.propagator.extract_with_context(&Context::new(), &Headers(header)));
+        let _ = span.set_parent(traces.propagator.extract_with_context(&Context::new(), &headers));
     }
     span
 }
@@ -195,28 +195,11 @@ impl VoteSpan {
     }
 }
 
-struct Headers<'a>(&'a dyn Fn(&str) -> Option<&'a str>);
-
-impl Extractor for Headers<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        (self.0)(key)
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        Vec::new()
-    }
-}
-
 /// Lends the exporter, which runs on a thread of its own, this program's HTTP client and runtime.
+#[derive(Debug)]
 struct Client {
     http: reqwest::Client,
     failing: AtomicBool,
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Client")
-    }
 }
 
 impl Client {
