@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, broadcast};
 
 use super::{Service, ServiceError, View, unavailable};
 use crate::domain::{Name, Resource};
 
+/// Changes kept for an observer that reads slowly; one that is slower still skips to the latest.
+const CHANGES_KEPT: usize = 64;
 /// With hints cut, a watch looks this often at an election.
 const SAFETY_POLL: Duration = Duration::from_secs(2);
 /// Nodes tell of releases, but not that another server granted a lock or a permit: that would cost every grant a
@@ -43,12 +45,12 @@ impl Watches {
 }
 
 struct Watch {
-    /// Tells observers of changes only.
-    seen: watch::Sender<Seen>,
+    seen: Mutex<Seen>,
     /// A look was done.
     looked: Notify,
     /// Somebody wants a look that begins now.
     wanted: Arc<Notify>,
+    changes: broadcast::Sender<View>,
 }
 
 #[derive(Default)]
@@ -60,64 +62,54 @@ struct Seen {
     done: u64,
 }
 
-/// What a watch sees, from a view that somebody was shown on. An observer that reads slowly skips to the latest.
-struct Changes {
-    seen: watch::Receiver<Seen>,
-    /// The revision of the last view.
-    revision: String,
-}
-
-impl Changes {
-    /// The next view of another revision; `None` where the watch has ended.
-    async fn next(&mut self) -> Option<View> {
-        let differs = |seen: &Seen| seen.view.as_ref().is_some_and(|view| view.revision != self.revision);
-        let view = self.seen.wait_for(differs).await.ok()?.view.clone()?;
-        self.revision.clone_from(&view.revision);
-        Some(view)
-    }
-}
-
 impl Watch {
-    /// The present state, by a look that begins after this call, with all changes after it: who comes now must
-    /// not be shown the past. Where the first such look fails, `None`, or to the `patient` the next that does not.
-    async fn follow(&self, patient: bool) -> Option<(View, Changes)> {
-        let fresh = self.seen.borrow().begun + 1;
+    /// The present state, by a look that begins after this call, with all changes after it,
+    /// none missing in between: who comes now must not be shown the past. Where the first such look
+    /// fails, `None`, or to the `patient` the next that does not.
+    async fn follow(&self, patient: bool) -> Option<(View, broadcast::Receiver<View>)> {
+        let fresh = self.seen.lock().begun + 1;
         self.wanted.notify_one();
         loop {
             let mut looked = std::pin::pin!(self.looked.notified());
             // Registered before the check, so that no look falls in between.
             looked.as_mut().enable();
-            match &*self.seen.borrow() {
-                Seen { view: Some(view), done, .. } if *done >= fresh => {
-                    let changes = Changes { seen: self.seen.subscribe(), revision: view.revision.clone() };
-                    return Some((view.clone(), changes));
+            {
+                let seen = self.seen.lock();
+                match &seen.view {
+                    Some(view) if seen.done >= fresh => {
+                        return Some((view.clone(), self.changes.subscribe()));
+                    }
+                    _ if seen.ended >= fresh && !patient => return None,
+                    _ => {}
                 }
-                seen if seen.ended >= fresh && !patient => return None,
-                _ => {}
             }
             looked.await;
         }
     }
 
     fn begin(&self) -> u64 {
-        let mut look = 0;
-        self.seen.send_if_modified(|seen| {
-            seen.begun += 1;
-            look = seen.begun;
-            false
-        });
-        look
+        let mut seen = self.seen.lock();
+        seen.begun += 1;
+        seen.begun
     }
 
-    /// What came of a look; `None` where it failed.
-    fn ended(&self, look: u64, view: Option<View>) {
-        self.seen.send_if_modified(|seen| {
-            seen.ended = look;
-            let Some(view) = view else { return false };
-            seen.done = look;
-            let before = seen.view.replace(view);
-            before.map(|view| view.revision) != seen.view.as_ref().map(|view| view.revision.clone())
-        });
+    fn failed(&self, look: u64) {
+        self.seen.lock().ended = look;
+        self.looked.notify_waiters();
+    }
+
+    fn saw(&self, look: u64, view: View) {
+        let mut seen = self.seen.lock();
+        seen.ended = look;
+        let changed = seen.view.as_ref().is_none_or(|before| before.revision != view.revision);
+        seen.done = look;
+        seen.view = Some(view.clone());
+        if changed {
+            // Without observers there is nobody to tell. Sent under the lock, so that whoever
+            // follows has either seen this view or hears of it.
+            let _ = self.changes.send(view);
+        }
+        drop(seen);
         self.looked.notify_waiters();
     }
 }
@@ -135,8 +127,12 @@ impl Service {
         if let Some(watch) = watches.get(&key).and_then(Weak::upgrade) {
             return watch;
         }
-        let watch =
-            Arc::new(Watch { seen: watch::Sender::default(), looked: Notify::new(), wanted: Arc::default() });
+        let watch = Arc::new(Watch {
+            seen: Mutex::default(),
+            looked: Notify::new(),
+            wanted: Arc::default(),
+            changes: broadcast::channel(CHANGES_KEPT).0,
+        });
         watches.insert(Arc::clone(&key), Arc::downgrade(&watch));
         tokio::spawn(self.clone().keep_watch(resource, name.clone(), key, Arc::downgrade(&watch)));
         watch
@@ -155,11 +151,11 @@ impl Service {
             let pause = match seen {
                 Ok(view) => {
                     let pause = pause_after(took, poll, view.first_expiry_ms());
-                    watch.ended(look, Some(view));
+                    watch.saw(look, view);
                     pause
                 }
                 Err(_) => {
-                    watch.ended(look, None);
+                    watch.failed(look);
                     OUTAGE_POLL
                 }
             };
@@ -208,7 +204,13 @@ impl Service {
             if view.revision != after {
                 return Ok(view);
             }
-            changes.next().await.ok_or(ServiceError::ShuttingDown)
+            loop {
+                match changes.recv().await {
+                    Ok(view) if view.revision != after => return Ok(view),
+                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return Err(ServiceError::ShuttingDown),
+                }
+            }
         };
         tokio::select! {
             biased;
@@ -246,10 +248,14 @@ impl Service {
                 let change = tokio::select! {
                     biased;
                     () = service.rooms.closing() => return,
-                    change = changes.next() => change,
+                    change = changes.recv() => change,
                 };
-                let Some(view) = change else { return };
-                yield view;
+                match change {
+                    Ok(view) => yield view,
+                    // The next one tells the latest state.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return,
+                }
             }
         })
     }
