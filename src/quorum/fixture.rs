@@ -283,7 +283,8 @@ impl Api {
         let key = &self.scope.channels()[0];
         let is_held = |node: &Arc<Watched>| {
             let record = node.node.get_raw(key).unwrap_or_default();
-            held_in(&record).any(|line| line.starts_with(lease.id.expose()))
+            held_in(&record)
+                .any(|line| line.get(14..).is_some_and(|line| line.starts_with(lease.id.expose())))
         };
         [0, 1, 2].map(|i| is_held(&self.nodes[i]))
     }

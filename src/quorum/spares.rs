@@ -233,7 +233,7 @@ mod tests {
         let released = async {
             tokio::task::yield_now().await;
             let seen = api.nodes[0].node.get_raw(key).unwrap();
-            let lease = LeaseId::parse(&seen[66..98]).unwrap();
+            let lease = LeaseId::parse(&seen[94..126]).unwrap();
             assert!(api.engine.release(&api.scope, &lease).await.unwrap());
             api.nodes[1].go_on();
         };

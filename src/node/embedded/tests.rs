@@ -649,6 +649,19 @@ fn a_message_that_comes_twice_gets_its_token_twice() {
 }
 
 #[test]
+fn a_message_that_comes_twice_shares_with_others_both_times() {
+    let node = node();
+    let share = |lease: &str, request: &str| {
+        let line = line(lease, 0, 'a', P, TTL, request).replace(" a x ", " a s ");
+        let args = [format!("{TTL} 0 0 - 0 "), line[14..].to_owned()];
+        run_ahead(&node, Script::Acquire, MINUTE_US, &LOCK.keys(), &args)
+    };
+    let [other, first, again] = [share(B, "-"), share(A, "request-1"), share(A, "request-1")];
+    assert!(other.starts_with("1 ") && first.starts_with("1 "), "{other} {first}");
+    assert_eq!(again, first);
+}
+
+#[test]
 fn only_what_is_still_held_is_extended() {
     let node = node();
     assert_eq!(extend(&node, &LOCK, A, P, "own"), "0");

@@ -93,10 +93,10 @@ local function index_lease(index, slots, id, request, ends)
 end
 
 -- Where the lease of a request is in a record; nil where it has none that is held.
-local function find_request(record, request)
+local function find_request(record, request, but)
   if request == '-' or not record:find(' ' .. request .. ' ', 80, true) then return nil end
-  for at, expires in each_lease(record) do
-    if expires > now_text and request_of(record, at) == request then return at end
+  for at, expires, id in each_lease(record) do
+    if expires > now_text and id ~= but and request_of(record, at) == request then return at end
   end
 end
 
@@ -155,7 +155,7 @@ local function acquire(first, last, how, line)
       request = request or request_of(line, -14)
       local id, freed, shared = line:sub(1, 32), '', {}
       local may_share = line:sub(36, 36) == 's' and how[3] ~= '0' and #record < record_max
-        and not find_request(record, request)
+        and not find_request(record, request, id)
       for at, expires, other in each_lease(record) do
         local held = expires > now_text
         if other == id then
