@@ -110,7 +110,7 @@ impl Engine {
                     return Extension::NoQuorum(nodes);
                 }
                 if stored.hold_left_ms > 0 && stored.remaining_ms >= stored.hold_left_ms {
-                    // It reaches as far as it may, for whatever time that still is.
+                    // The extension reached the longest hold, and the lease lives until then.
                     return Extension::AtLimit(nodes);
                 }
                 // Nobody may work under it (§1.2), and it ends by itself before long. It is not undone: another

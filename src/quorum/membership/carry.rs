@@ -20,7 +20,9 @@ use crate::node::member::Member;
 /// Leases that are copied at once.
 const AT_ONCE: usize = 64;
 /// How long the operator's command waits for the copies.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a close waits for copies before it is proposed: a node that is about to end does not wait for long.
+pub(super) const PATIENCE_BEFORE: Duration = Duration::from_secs(5);
 
 /// What copies of one lease may differ by: between two looks, some time passes.
 const UNEVEN_MS: u64 = 50;
@@ -31,8 +33,8 @@ type Leases = BTreeMap<(String, LeaseId), (SmallVec<[u64; 5]>, Token)>;
 
 impl Engine {
     /// Has every lease that is held reach all members that vote.
-    pub(super) async fn carry_leases(self: &Arc<Self>) {
-        if tokio::time::timeout(PATIENCE, self.carry_all()).await.is_err() {
+    pub(super) async fn carry_leases(self: &Arc<Self>, patience: Duration) {
+        if tokio::time::timeout(patience, self.carry_all()).await.is_err() {
             tracing::warn!("not all leases were copied to the other members: extensions copy the others");
         }
     }

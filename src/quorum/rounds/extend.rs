@@ -87,7 +87,7 @@ impl ExtendRound {
         self.count.yes += 1;
     }
 
-    /// As long as a quorum holds it, all are to: a copy that ends sooner counts as lost.
+    /// Every copy is to last as long as a quorum's copies do: one that ends sooner counts as lost.
     pub(in crate::quorum) fn even_out(&mut self) {
         let mut left: SmallVec<[u64; 5]> = self.copies.iter().map(|(_, copy)| copy.remaining_ms).collect();
         left.sort_unstable_by(|one, other| other.cmp(one));
