@@ -220,7 +220,7 @@ fn no_service_panics_over_nodes_that_answer_nonsense() {
         seen.fetch_add(usize::from(std::thread::current().id() == here), Ordering::Relaxed);
         hook(panic);
     }));
-    let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 80, failure_persistence: None, ..Config::default() };
     let replies = proptest::collection::vec(reply(), 1..8);
     let outcome = TestRunner::new(config).run(&replies, |replies| {
         let runtime =

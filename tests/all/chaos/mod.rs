@@ -4,7 +4,7 @@
 //! checked: tokens rise in real-time order, no two leases are valid at once, nobody is let in
 //! beyond a limit, and afterwards every name can be taken again and nothing is left.
 //!
-//! A minute by default, an hour with `QUORATE_CHAOS_SECONDS=3600`. The order of faults follows
+//! Half a minute by default, an hour with `QUORATE_CHAOS_SECONDS=3600`. The order of faults follows
 //! from `QUORATE_CHAOS_SEED`; what they meet does not, since processes keep their own time.
 //! `QUORATE_CHAOS_HISTORY=FILE` keeps every call and its answer for the checker in `tests/history`;
 //! `scripts/chaos` runs both.
@@ -31,7 +31,7 @@ use crate::support::Server;
 #[test]
 fn under_every_fault_tokens_rise_and_no_two_leases_are_valid_at_once() {
     let setting = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let span = Duration::from_secs(setting("QUORATE_CHAOS_SECONDS").unwrap_or(45));
+    let span = Duration::from_secs(setting("QUORATE_CHAOS_SECONDS").unwrap_or(30));
     let seed = setting("QUORATE_CHAOS_SEED").unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
     println!("chaos: {span:?} with QUORATE_CHAOS_SEED={seed}");
     let file = std::env::var("QUORATE_CHAOS_HISTORY").ok();
