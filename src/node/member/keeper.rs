@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Member;
-use super::gate::{Gate, SUSPECTED};
+use super::gate::{Gate, MOVED, SUSPECTED};
 use crate::node::board::{Standing, Write};
 use crate::node::calls::{self, Status};
 use crate::node::clock_watch::Outcome;
@@ -121,15 +121,19 @@ impl Member {
         Ok(answer.done)
     }
 
-    /// Records that leases of a class may be granted for so long. False where the node does not vote.
+    /// Records that leases of a class may be granted for so long. False where the node does not vote, or not yet again:
+    /// another server may have marked it anew, as its answer to a vote would tell.
     pub async fn record_class(self: &Arc<Self>, class_ms: u64, for_ms: u64) -> Result<bool, NodeError> {
         let answer = self.ask(&Arc::new(calls::status(&self.keys, class_ms, for_ms, ""))).await?;
         let status = Status::read(&answer)?;
         let is_expected = match &**self.gate.load() {
-            Gate::Open(marker, _) => *marker.expected == *status.marker,
-            Gate::Shut(..) | Gate::Closed(..) => false,
+            Gate::Open(marker, _) => Some(*marker.expected == *status.marker),
+            Gate::Shut(..) | Gate::Closed(..) => None,
         };
-        Ok(status.error.is_none() && is_expected)
+        if is_expected == Some(false) {
+            self.doubt(MOVED);
+        }
+        Ok(status.error.is_none() && is_expected == Some(true))
     }
 
     /// Who the node is, and all it says of itself. Notes what keeps it from granting anything.

@@ -411,17 +411,31 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::node::embedded::EmbeddedNode;
 
-    #[test]
-    fn what_fails_while_a_probe_ends_does_not_vote() {
+    fn member() -> Arc<Member> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let node = Arc::new(EmbeddedNode::new("run-0", Arc::clone(&clock)));
         let bounds = Bounds { clock_bound_ms: 60_000, fence_retention_ms: 600_000 };
         let board = Arc::new(Mutex::new(Board::new(vec!["a".into()], 100, 60_000)));
         let clocks = Arc::new(ClockWatch::new(1, clock.now()));
-        let member = Member::new(0, node, clock, Keys::new("q"), bounds, board, clocks);
+        Member::new(0, node, clock, Keys::new("q"), bounds, board, clocks)
+    }
+
+    #[test]
+    fn what_fails_while_a_probe_ends_does_not_vote() {
+        let member = member();
         // The probe has seen that it votes, and another thread now sees that its clock stepped.
         member.doubt(STEPPED);
         member.stand(Standing::Voting("marker".into()), 0);
         assert!(!member.is_voting());
+    }
+
+    /// A request that had to record its class while another server changed the members was told that there is no quorum.
+    #[tokio::test]
+    async fn a_class_that_meets_another_marker_shuts_the_gate_until_that_is_seen() {
+        let member = member();
+        member.stand(Standing::Voting("marker of before".into()), 0);
+        assert!(member.is_voting() && !member.is_moving());
+        assert_eq!(member.record_class(30_000, 61_000).await.ok(), Some(false));
+        assert!(!member.is_voting() && member.is_moving());
     }
 }
