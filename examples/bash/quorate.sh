@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # What the recipes share: a request, and its outcome as an exit status. Needs bash 5.1, curl, jq.
-# To be sourced. For more than a few lines, `quorate run` (docs/clients.md) is the shorter way.
+# To be sourced. For more than a few lines, `quorate run` (docs/cli.md) is the shorter way.
 
 QUORATE_SERVER=${QUORATE_SERVER:-http://127.0.0.1:8080}
 QUORATE_SERVER=${QUORATE_SERVER%%,*} # the first of several
 
-# Exit statuses, those of the client commands (docs/clients.md); but too many waiters are worth another try, like 503.
+# Exit statuses, those of the client commands (docs/cli.md); but too many waiters are worth another try, like 503.
 readonly HELD=11 LOST=20 WRONG=64 UNAVAILABLE=70 DENIED=77
 readonly OF_LEASE='with_entries(select(.key == "lease_id" or .key == "names" or .key == "request_id"))'
 
