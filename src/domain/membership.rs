@@ -58,7 +58,7 @@ named! {
 /// One epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
-    /// Counts up by one.
+    /// Counts up, by one unless a majority lost its memory.
     pub epoch: u64,
     /// Drawn by the proposer, so that two proposals of one epoch differ.
     pub id: String,

@@ -151,8 +151,9 @@ pub fn due(board: &Board, random: u128, now: Instant) -> Option<Step> {
     if let Some(value) = settle(board, before, random, now) {
         return step(value, "leases of before have expired");
     }
-    // What somebody began and did not finish.
-    let begun = (0..board.listed()).filter_map(|i| board.fit(i)?.accepted.clone());
+    // What somebody began and did not finish. Nodes that are no members may have it from epochs that are forgotten.
+    let members = (0..board.listed()).filter_map(|i| board.fit(i).filter(|seen| seen.is_intact_in(before)));
+    let begun = members.filter_map(|seen| seen.accepted.clone());
     let begun = begun.into_iter().find(|value| {
         value.by == ChosenBy::Majority
             && value.deployment == before.deployment
@@ -226,8 +227,12 @@ pub fn trust(board: &Board, before: &Membership, random: u128) -> Step {
     Step { before, value, acceptors, what: "the operator's word" }
 }
 
-/// Where a majority lost its memory, all members there are begin anew; each must be accounted for.
+/// Where a majority lost its memory, all members there are begin anew; each must be accounted for. They may have chosen
+/// epochs that nobody knows to be chosen any more: those that a node accepted are not counted again.
 fn recover(board: &Board, before: &Membership, random: u128) -> Option<Membership> {
+    let accepted = (0..board.listed()).filter_map(|i| board.fit(i)?.accepted.as_ref());
+    let accepted = accepted.filter(|value| value.deployment == before.deployment).map(|value| value.epoch);
+    let epoch = accepted.chain([before.epoch]).max()? + 1;
     let mut members = Vec::new();
     for member in &before.members {
         let found = (0..board.listed()).find_map(|i| {
@@ -236,11 +241,11 @@ fn recover(board: &Board, before: &Membership, random: u128) -> Option<Membershi
                 return (seen.identity.run_id == member.run_id).then(|| member.clone());
             }
             let is_it = board.replaces(i, before) == Some(member);
-            newcomer(board, i, before.epoch + 1, Role::Joining).filter(|_| is_it)
+            newcomer(board, i, epoch, Role::Joining).filter(|_| is_it)
         });
         members.push(found?);
     }
-    let mut value = next(board, before, random, |value| value.members = members);
+    let mut value = next(board, before, random, |value| (value.epoch, value.members) = (epoch, members));
     (value.by, value.wait_ms) = (ChosenBy::All, board.max_ttl_ms().max(board.class_ms()));
     Some(value)
 }
@@ -359,6 +364,76 @@ fn id_of(random: u128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Identity;
+    use crate::node::calls::Status;
+
+    fn epoch(number: u64, by: ChosenBy, members: &[(&str, Role)]) -> Membership {
+        let member = |(run_id, role): &(&str, Role)| MemberEntry {
+            run_id: (*run_id).to_owned(),
+            nonce: format!("nonce-of-{run_id}"),
+            joined: 1,
+            role: *role,
+            address: format!("at-{run_id}"),
+        };
+        Membership {
+            epoch: number,
+            id: format!("{number:016x}"),
+            deployment: "deployment".to_owned(),
+            by,
+            wait_ms: 0,
+            token_floor: 0,
+            stage: Stage::Settled,
+            members: members.iter().map(member).collect(),
+        }
+    }
+
+    /// A board of nodes `n1`, …: their process, marker, and the epochs that they know to be chosen and have accepted.
+    fn board(nodes: &[(&str, String, Option<&Membership>, Option<&Membership>)]) -> Board {
+        let addresses = (1..=nodes.len()).map(|i| format!("n{i}")).collect();
+        let mut board = Board::new(addresses, 1000, 5000);
+        for (i, (run_id, marker, chosen, accepted)) in nodes.iter().enumerate() {
+            let [run_id, role, eviction] = [run_id, "master", "noeviction"].map(str::to_owned);
+            let text = |epoch: &Option<&Membership>| epoch.map(ToString::to_string).unwrap_or_default();
+            let (marker, chosen, accepted) = (marker.clone(), text(chosen), text(accepted));
+            let (error, addresses) = (None, String::new());
+            let status =
+                Status { node_ms: 0, marker, chosen, accepted, error, looks: 1, class_ms: 0, addresses };
+            board.saw(i, Identity { run_id, role, eviction, version: String::new() }, status, Instant::now());
+        }
+        board
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn epochs_that_their_members_forgot_are_neither_counted_again_nor_finished() {
+        let newcomer = |run_id: &str| format!("2 doubt {run_id} nonce-of-{run_id} - new");
+        // The first one was removed, so that the other was the only member: that was chosen, and forgotten.
+        let before = epoch(18, ChosenBy::Majority, &[("one", Role::Voting), ("two", Role::Voting)]);
+        let forgotten = epoch(20, ChosenBy::Majority, &[("two", Role::Voting)]);
+        let marker = Mark::of(&before, &before.members[0]);
+        let lost = board(&[
+            ("one", marker, Some(&before), None),
+            ("again", "2 doubt again nonce-of-again two lost".to_owned(), None, None),
+            ("three", newcomer("three"), None, Some(&forgotten)),
+        ]);
+        let anew = due(&lost, 1, Instant::now()).expect("they begin anew").value;
+        assert_eq!((anew.epoch, anew.by), (21, ChosenBy::All));
+        assert_eq!(anew.of_process("again").map(|member| member.joined), Some(21));
+
+        // Where nobody knew of it then.
+        let anew = epoch(19, ChosenBy::All, &[("one", Role::Voting), ("again", Role::Voting)]);
+        let marker = |i: usize| Mark::of(&anew, &anew.members[i]);
+        let known = |accepted| {
+            board(&[
+                ("one", marker(0), Some(&anew), accepted),
+                ("again", marker(1), Some(&anew), None),
+                ("three", newcomer("three"), None, Some(&forgotten)),
+            ])
+        };
+        assert!(due(&known(None), 1, Instant::now()).is_none());
+        let begun = epoch(20, ChosenBy::Majority, &[("again", Role::Voting)]);
+        let step = due(&known(Some(&begun)), 1, Instant::now()).expect("a member began it");
+        assert_eq!(step.value, begun);
+    }
 
     #[test]
     fn the_address_of_a_url_has_no_password_and_nothing_that_goes_without_saying() {
