@@ -79,6 +79,11 @@ fn admit(keys: Option<&KeyRing>, request: &mut Request) -> Result<(), Problem> {
     if let Some(keys) = keys.filter(|_| path.starts_with("/v1/")) {
         let key = authenticate(keys, request.headers())?;
         scope.map_or(Ok(()), |scope| allow(&key, scope))?;
+        if scope == Some(Scope::Admin) && path.starts_with("/v1/members") && !key.covers("") {
+            return Err(forbidden(
+                "A key that is limited to prefixes may not change the members: all names rest on them.",
+            ));
+        }
         request.extensions_mut().insert(key);
         return Ok(());
     }

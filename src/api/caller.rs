@@ -9,7 +9,7 @@ use tower_http::request_id::RequestId;
 
 use super::peer::UserTimeout;
 use crate::access::Key;
-use crate::domain::{Name, Primitive, Reason};
+use crate::domain::{Name, Primitive, Reason, Token};
 use crate::service::members::Change;
 use crate::telemetry::audit;
 
@@ -47,15 +47,18 @@ impl Caller {
         audit::members_changed(&change.to_string(), epoch, key, &self.request_id);
     }
 
-    /// It took what was held of `name` away from its holder, if there was one; `None`: no quorum told.
+    /// It took what was held of `name`, or only what has this token, away from its holder, if there was one; `None`: no
+    /// quorum told.
     pub fn took_away(
         &self,
         primitive: impl Into<Primitive>,
         name: &Name,
+        token: Option<Token>,
         reason: Option<&Reason>,
         released: Option<bool>,
     ) {
         let (key, reason) = (self.key.as_deref().map(Key::name), reason.map(Reason::as_str));
-        audit::forced_release(primitive.into(), name.as_str(), key, reason, &self.request_id, released);
+        let (of, name, token) = (primitive.into(), name.as_str(), token.map(Token::get));
+        audit::forced_release(of, name, token, key, reason, &self.request_id, released);
     }
 }

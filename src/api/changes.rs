@@ -125,7 +125,7 @@ pub async fn force(
     let (service, underway) = (app.service.clone(), app.service.engine.underway());
     let forced = tokio::spawn(async move {
         let released = service.force_release(resource, &name, token).await;
-        caller.took_away(resource, &name, reason.as_ref(), released.as_ref().ok().copied());
+        caller.took_away(resource, &name, token, reason.as_ref(), released.as_ref().ok().copied());
         drop(underway);
         released
     });

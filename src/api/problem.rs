@@ -410,15 +410,20 @@ impl From<ChangeError> for Problem {
     }
 }
 
+/// What it is called that somebody else has it.
+fn refusal_of(primitive: Primitive) -> Kind {
+    match primitive {
+        Primitive::Lock | Primitive::Multilock => Kind::LockHeld,
+        Primitive::Semaphore => Kind::SemaphoreFull,
+        Primitive::Election => Kind::ElectionLost,
+    }
+}
+
 impl From<ServiceError> for Problem {
     fn from(error: ServiceError) -> Self {
         match error {
             ServiceError::Contended { primitive, holders, sharers, retry_after_ms, nodes, waited } => {
-                let kind = match primitive {
-                    Primitive::Lock | Primitive::Multilock => Kind::LockHeld,
-                    Primitive::Semaphore => Kind::SemaphoreFull,
-                    Primitive::Election => Kind::ElectionLost,
-                };
+                let kind = refusal_of(primitive);
                 let detail = match (primitive, waited) {
                     (Primitive::Semaphore, true) => {
                         "Too few permits became free within wait_ms for this request and those before it."
@@ -441,6 +446,9 @@ impl From<ServiceError> for Problem {
                     (problem.mode, problem.holders_total) = (mode, total);
                     problem.retry_after_ms = Some(retry_after_ms);
                 })
+            }
+            ServiceError::Ended { primitive } => {
+                Self::new(refusal_of(primitive), "A release with this request_id ended the request.")
             }
             ServiceError::LeaseLost { nodes } => Self::from(Kind::LeaseLost).with_nodes(nodes),
             ServiceError::HoldLimitReached { nodes } => Self::from(Kind::HoldLimitReached).with_nodes(nodes),

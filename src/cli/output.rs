@@ -16,6 +16,7 @@ const TABLES: [(&str, &[(&str, &str)]); 3] = [
         &[
             ("NAME", "name"),
             ("OWNER", "owner"),
+            ("MODE", "mode"),
             ("TOKEN", "fencing_token"),
             ("ENDS IN", "remaining_ms"),
             ("WAITERS", "waiters"),
@@ -144,13 +145,13 @@ mod tests {
     fn a_list_is_a_table_and_anything_else_is_none() {
         let list = json!({"locks": [
             {"name": "nightly", "owner": "re\u{202e}d", "fencing_token": 7, "remaining_ms": 12_345, "waiters": 0},
-            {"name": "a", "fencing_token": 12_345, "remaining_ms": 80, "waiters": 12},
+            {"name": "a", "mode": "shared", "fencing_token": 12_345, "remaining_ms": 80, "waiters": 12},
         ]});
-        let shown = "NAME     OWNER        TOKEN  ENDS IN  WAITERS\n\
-                     nightly  re\\u{202e}d  7      12.3s    0\n\
-                     a        -            12345  80ms     12\n";
+        let shown = "NAME     OWNER        MODE    TOKEN  ENDS IN  WAITERS\n\
+                     nightly  re\\u{202e}d  -       7      12.3s    0\n\
+                     a        -            shared  12345  80ms     12\n";
         assert_eq!(table(&list).unwrap(), shown);
-        assert_eq!(table(&json!({"locks": []})).unwrap(), "NAME  OWNER  TOKEN  ENDS IN  WAITERS\n");
+        assert_eq!(table(&json!({"locks": []})).unwrap(), "NAME  OWNER  MODE  TOKEN  ENDS IN  WAITERS\n");
         assert_eq!(table(&json!({"name": "nightly", "held": false})), None);
     }
 }

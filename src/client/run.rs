@@ -40,11 +40,12 @@ pub async fn run(client: &Client, job: &Job) -> u8 {
             return exit::UNAVAILABLE;
         }
     };
+    let began = Instant::now();
     let grant = match acquire(client, job, &mut signals).await {
         Ok(grant) => grant,
         Err(status) => return status,
     };
-    job.tell(format_args!("acquired {}", of_lease(&grant.lease)));
+    job.tell(format_args!("acquired {}after {} ms", of_lease(&grant.lease), began.elapsed().as_millis()));
     // What arrives before there is a command would reach nobody.
     let ended = match signals.arrived() {
         Some(signal) => Some(process::status_of_signal(signal as i32)),
@@ -249,10 +250,7 @@ fn variables(lease: &Lease) -> [(&'static str, Option<String>); 3] {
 }
 
 fn of_lease(lease: &Lease) -> String {
-    match lease.fencing_token {
-        Some(token) => format!("with fencing token {token}, after {} ms", lease.waited_ms),
-        None => format!("after {} ms", lease.waited_ms),
-    }
+    lease.fencing_token.map(|token| format!("with fencing token {token}, ")).unwrap_or_default()
 }
 
 impl Job {

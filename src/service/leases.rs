@@ -12,7 +12,7 @@ use super::contender::Contender;
 use super::requests::request_of;
 use super::{
     AcquireOptions, Granted, Held, Lease, Nodes, Note, Primitive, Service, ServiceError, Target, read_note,
-    retry_after, unavailable, write_note,
+    unavailable, write_note,
 };
 use crate::domain::{Ask, Keys, LeaseHandle, LeaseId, Mode, Name, Renewal, RequestId, Scope, Token};
 use crate::quorum::{Extension, Grant, Order, Round};
@@ -86,8 +86,7 @@ impl Service {
         let mut outcome = Outcome { primitive, started, outcome: Acquisition::Cancelled };
         let mut contender = Contender::new(self, target, options, started);
         let run = contender.run().await;
-        let cancelled = run.is_none();
-        let mut result = run.unwrap_or_else(|| Err(self.not_granted(primitive)));
+        let mut result = run.unwrap_or(Err(ServiceError::Ended { primitive }));
         if let Ok(granted) = &mut result {
             let joined = granted.grant.is_joined();
             granted.booking = Some(self.ledger.granted(|| target.held(), primitive, &granted.lease, joined));
@@ -98,25 +97,13 @@ impl Service {
         }
         outcome.outcome = match &result {
             Ok(_) => Acquisition::Granted,
-            Err(_) if cancelled => Acquisition::Cancelled,
+            Err(ServiceError::Ended { .. }) => Acquisition::Cancelled,
             Err(ServiceError::Contended { waited: true, .. }) => Acquisition::Timeout,
             Err(ServiceError::Contended { .. }) => Acquisition::Held,
             Err(ServiceError::QuorumUnavailable { .. }) => Acquisition::NoQuorum,
             Err(_) => Acquisition::Rejected,
         };
         result
-    }
-
-    /// What a request is told that a release has ended, as if its time were over.
-    fn not_granted(&self, primitive: Primitive) -> ServiceError {
-        ServiceError::Contended {
-            primitive,
-            holders: Vec::new(),
-            sharers: None,
-            retry_after_ms: retry_after(None),
-            nodes: self.engine.tally(),
-            waited: true,
-        }
     }
 
     /// Sets the remaining time of a held lease, to its own ttl without `ttl_ms`.
@@ -188,8 +175,7 @@ impl Service {
         let request = request_of(request, &scope);
         let ended = self.requests.end(&scope, &request).await;
         let released = Box::pin(self.release_leases_of(&scope, &request)).await;
-        let released = count_release(held.primitive(), released).map_err(unavailable)?;
-        Ok(ended || released)
+        count_release(held.primitive(), released.map(|released| ended || released)).map_err(unavailable)
     }
 
     /// Gives back what the nodes say that the request has.

@@ -117,7 +117,13 @@ impl Ledger {
 
     /// An extension found that a lease is not held any more, whichever server granted it.
     pub(crate) fn lost(&self, held: &Held, handle: LeaseHandle) {
-        let known = self.leases.lock().forget(&handle.id, |_| true);
+        let mut leases = self.leases.lock();
+        // Somebody mixed up the names: the lease is held, under another one.
+        if leases.named(&handle.id).is_some_and(|known| known.names() != held.names()) {
+            return;
+        }
+        let known = leases.forget(&handle.id, |_| true);
+        drop(leases);
         if let Some(known) = &known {
             metrics().expired(known.primitive);
         }
@@ -149,6 +155,11 @@ impl Ledger {
 }
 
 impl Leases {
+    /// What a lease is of, where that is known.
+    fn named(&self, lease: &LeaseId) -> Option<&Held> {
+        Some(&self.known.get(lease)?.named.as_ref()?.0)
+    }
+
     /// It is over for this server, if it was known and `fits`.
     fn forget(&mut self, lease: &LeaseId, fits: impl Fn(&Known) -> bool) -> Option<Known> {
         self.known.get(lease).filter(|known| fits(known))?;

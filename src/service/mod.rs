@@ -261,6 +261,12 @@ pub enum ServiceError {
         /// Whether the caller waited for it (metrics tell `timeout` from `held`).
         waited: bool,
     },
+    /// A release with its request id ended the request.
+    #[error("a release ended the request")]
+    Ended {
+        /// What it asked for.
+        primitive: Primitive,
+    },
     /// The request id stands for an earlier request that holds a lease, and was another one.
     #[error("the request id stands for another request")]
     RequestIdReused {

@@ -287,7 +287,7 @@ mod tests {
         assert!(release.as_mut().now_or_never().is_none(), "the attempts are there still");
         for attempt in [first, second] {
             let refused = attempt.await.map(Granted::deliver);
-            assert!(matches!(refused, Err(ServiceError::Contended { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(ServiceError::Ended { .. })), "{refused:?}");
         }
         assert!(matches!(release.await, Ok(true)));
         assert!(is_empty(&service) && service.rooms.waiting("quorate:lock:a") == 0);

@@ -141,16 +141,17 @@ impl Service {
     async fn keep_watch(self, resource: Resource, name: Name, key: Arc<str>, watch: Weak<Watch>) {
         let subscription = self.engine.hub().listen(std::slice::from_ref(&key), None).await;
         let poll = if resource == Resource::Election { SAFETY_POLL } else { GRANT_POLL };
+        let mut due = None;
         while !self.is_draining() {
             subscription.bell().reset();
             let Some(watch) = watch.upgrade() else { break };
             let look = watch.begin();
             let began = self.engine.clock().now();
             let seen = self.look(resource, &name).await;
-            let took = self.engine.clock().now() - began;
+            let now = self.engine.clock().now();
             let pause = match seen {
                 Ok(view) => {
-                    let pause = pause_after(took, poll, view.first_expiry_ms());
+                    let pause = pause_after(now - began, poll, view.first_expiry_ms());
                     watch.saw(look, view);
                     pause
                 }
@@ -159,6 +160,12 @@ impl Service {
                     OUTAGE_POLL
                 }
             };
+            // A hint puts off no look: else a name that is released again and again would never be seen taken.
+            let next = due
+                .filter(|due| *due > now + (now - began) * LOOK_SHARE)
+                .unwrap_or(now + pause)
+                .min(now + pause);
+            due = Some(next);
             // Not kept alive while it waits: without observers the watch ends.
             let wanted = Arc::clone(&watch.wanted);
             drop(watch);
@@ -168,7 +175,7 @@ impl Service {
                 biased;
                 () = wanted.notified() => {}
                 () = rung => {}
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep_until(next) => {}
             }
         }
         // Unless there is a new one by now.

@@ -75,21 +75,23 @@ pub fn start(path: &Path, leases: bool) -> io::Result<WorkerGuard> {
     Ok(guard)
 }
 
-/// Somebody took a lease away from its holder, if there was one; `None`: no quorum told.
+/// Somebody took a lease away from its holder, if there was one, or only the one with a token; `None`: no quorum told.
 pub fn forced_release(
     primitive: Primitive,
     name: &str,
+    fencing_token: Option<u64>,
     key: Option<&str>,
     reason: Option<&str>,
     request_id: &str,
     released: Option<bool>,
 ) {
     let of = primitive.name();
-    tracing::warn!(primitive = of, name, key, reason, request_id, released, "forced release");
+    tracing::warn!(primitive = of, name, fencing_token, key, reason, request_id, released, "forced release");
     write(Record {
         event: "forced_release",
         primitive: Some(of),
         names: &[name],
+        fencing_token,
         key,
         reason,
         request_id,

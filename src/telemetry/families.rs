@@ -219,7 +219,7 @@ impl Metrics {
             .by_primitive(Family::counter),
             forced_releases: of_primitives(
                 "quorate_forced_releases_total",
-                "Leases taken away by an operator",
+                "Forced releases that took something away",
             )
             .by_primitive(Family::counter),
             reload_failures: counters(

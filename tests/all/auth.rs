@@ -291,6 +291,9 @@ async fn a_key_may_touch_only_names_with_its_prefixes() {
     let names = json!({"names": ["orders:3", "secret"]});
     api.post("/v1/multilocks/acquire", names).await.problem(403, "forbidden");
     assert_eq!(api.lock("orders:3").await["held"], false);
+    // The members are everybody's.
+    let closed = api.post("/v1/members/n1/close", json!({})).await.problem(403, "forbidden");
+    assert!(closed["detail"].as_str().unwrap().contains("prefixes"), "{closed}");
     // A list shows nothing of others.
     with(&server.api(), OWNER).acquire("secret", json!({"owner": "somebody"})).await.ok();
     let everything = api.get("/v1/locks").await;

@@ -1,6 +1,7 @@
 //! Looking at locks, semaphores and elections: lists, long polls, streams, who waits, forced releases.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -201,6 +202,29 @@ async fn an_observed_lock_tells_of_grants_here_and_elsewhere_and_of_each_end() {
     for observer in &mut observers {
         observer.expect("held").await;
         observer.expect("free").await;
+    }
+}
+
+/// Each release was a hint to look, and put the look off that would have found the next grant.
+#[tokio::test]
+async fn an_observer_at_another_server_sees_that_a_name_is_taken_again_and_again() {
+    let shared = Shared::nodes(3);
+    let (api, name) = (shared.api(), unique("busy"));
+    let path = format!("/v1/locks/{name}/observe");
+    let mut observer = shared.other_api().stream("GET", &path, Value::Null).await.ok().unwrap();
+    observer.expect("free").await;
+    let turns = async {
+        loop {
+            let lease = api.acquire(&name, json!({"wait_ms": 10_000})).await.ok();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            api.release(&name, &lease).await.ok();
+        }
+    };
+    let seen = async { while observer.next().await.name != "held" {} };
+    tokio::select! {
+        never = turns => never,
+        () = seen => {}
+        () = tokio::time::sleep(Duration::from_secs(10)) => panic!("never seen held"),
     }
 }
 

@@ -33,7 +33,7 @@ const FAMILIES: &[[&str; 4]] = &[
     ["quorate_build_info", "gauge", "version", "The version that runs"],
     ["quorate_extensions_total", "counter", "primitive outcome", "Extensions by primitive and outcome"],
     ["quorate_fencing_raises_total", "counter", "", "Second rounds that raised a fencing token"],
-    ["quorate_forced_releases_total", "counter", "primitive", "Leases taken away by an operator"],
+    ["quorate_forced_releases_total", "counter", "primitive", "Forced releases that took something away"],
     ["quorate_hold_duration_seconds", "histogram", "primitive", "From the grant to the release"],
     ["quorate_http_connections", "gauge", "", "Client connections open"],
     ["quorate_http_in_flight", "gauge", "", "Requests and streams in flight"],

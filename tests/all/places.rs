@@ -116,7 +116,8 @@ async fn a_release_by_request_id_ends_its_wait_and_its_place() {
     let [first, second] = [(); 2].map(|()| unique("request"));
     let ended = busy.wait(&first, 60_000, 1).await;
     assert!(busy.release_request(&first).await);
-    ended.await.unwrap().problem(409, "lock_held");
+    let ended = ended.await.unwrap().problem(409, "lock_held");
+    assert_eq!(ended["detail"], "A release with this request_id ended the request.");
     busy.until_waiting(0).await;
     assert!(!busy.release_request(&first).await, "nothing is left to be ended");
     let other = busy.wait(&second, 60_000, 1).await;

@@ -188,7 +188,7 @@ async fn keep_places(town: &Arc<Town>, target: &Target) {
         town.checkers
             .violate(format!("who came back was served as {first:?}, and who came later as {second:?}"));
     }
-    if judged && !matches!(ended, Err(ServiceError::Contended { .. })) {
+    if judged && !matches!(ended, Err(ServiceError::Ended { .. })) {
         town.checkers.violate(format!("a wait that was ended said {ended:?}"));
     }
     let began = town.checkers.begin();
