@@ -6,7 +6,8 @@
 #   tests/mutations/run.sh --all          all of them
 #   tests/mutations/run.sh no_quarantine  only these
 #
-# Each FILE.patch begins with what is wrong and a line `Caught within: N seeds`, or `N seeds from M`.
+# Each FILE.patch begins with what is wrong and a line `Caught within: N seeds`, or `N seeds from M`; of the test
+# `deployments` of the simulator, or `N seeds of members` of another one.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -19,7 +20,11 @@ limit_of() {
 }
 
 first_of() {
-    sed -n 's/^Caught within: [0-9]* seeds from \([0-9]*\)$/\1/p' "$here/$1.patch"
+    sed -n 's/^Caught within: .* from \([0-9]*\)$/\1/p' "$here/$1.patch"
+}
+
+test_of() {
+    sed -n 's/^Caught within: [0-9]* seeds of \([a-z]*\).*$/\1/p' "$here/$1.patch"
 }
 
 # Fencing, the quorum, quarantine, undoing. Each more costs a build of the simulator.
@@ -76,6 +81,7 @@ for name in $names; do
     limit=$(limit_of "$name")
     first=$(first_of "$name")
     first=${first:-0}
+    test=$(test_of "$name")
     sync_tree
     if ! (cd "$work/tree" && patch -p1 -s -F3 --no-backup-if-mismatch) <"$patch"; then
         printf '%-36s %8s %8s  %s\n' "$name" - "$limit" 'the patch does not apply'
@@ -88,7 +94,7 @@ for name in $names; do
         continue
     fi
     case $(cat "$work/binary") in /*) binary=$(cat "$work/binary") ;; *) binary=$work/tree/$(cat "$work/binary") ;; esac
-    (cd "$work/tree" && QUORATE_SIM_FIRST=$first QUORATE_SIM_SEEDS=$limit QUORATE_SIM_SECONDS=3600 "$binary" deployments --nocapture) >"$work/$name.log" 2>&1 || true
+    (cd "$work/tree" && QUORATE_SIM_FIRST=$first QUORATE_SIM_SEEDS=$limit QUORATE_SIM_SECONDS=3600 "$binary" "${test:-deployments}" --nocapture) >"$work/$name.log" 2>&1 || true
     caught=$(sed -n 's/^seed \([0-9]*\): .*/\1/p' "$work/$name.log" | head -n 1)
     if [ -n "$caught" ]; then
         promise=$(sed -n 's/^seed [0-9]*: \(.*\)/\1/p' "$work/$name.log" | head -n 1 | cut -c1-90)

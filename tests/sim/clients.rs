@@ -236,6 +236,10 @@ impl Client {
         while !self.is_over() {
             let pause = self.ms(0, 150);
             sleep(pause).await;
+            if self.town.kind == Kind::Members {
+                self.rely().await;
+                continue;
+            }
             match self.rng.random_range(0..100) {
                 0..78 => self.hold_something().await,
                 78..86 => self.hold_stream().await,
@@ -244,6 +248,35 @@ impl Client {
                 _ => self.look().await,
             }
         }
+    }
+
+    /// Takes a lock where it is free, and relies on it for as long as it may.
+    async fn rely(&mut self) {
+        let locks = &self.town.names.locks;
+        let target = Target::Lock(locks[self.rng.random_range(0..locks.len())].clone());
+        let max = self.town.max_ttl_ms;
+        let ttl_ms = self.rng.random_range(max / 2..=max);
+        let options = AcquireOptions { ttl_ms, wait_ms: 0, note: Note::default(), request: None };
+        let began = self.town.checkers.begin();
+        let answer = self.ask(&target, &options, Duration::from_secs(4), began).await;
+        let Some(Ok(mut holding)) = answer else { return };
+        loop {
+            let work = self.ms(0, ttl_ms);
+            sleep(work).await;
+            if !self.town.checkers.is_valid(holding.index) {
+                break;
+            }
+            self.town.checkers.write(holding.index);
+            match self.rng.random_range(0..3) {
+                0 if !self.extend(&mut holding).await => break,
+                1 => {
+                    self.release(&holding).await;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        self.town.checkers.give_up(holding.index);
     }
 
     fn target(&mut self) -> Target {

@@ -16,6 +16,7 @@ use crate::checkers::{Checkers, Counts};
 use crate::clients::{self, Client, Names, Process, Town};
 use crate::faults::{self, Bounds};
 use crate::machines::{self, Machines};
+use crate::members;
 use crate::moves;
 use crate::queues;
 use crate::world::{Plan, START_US, World};
@@ -45,6 +46,8 @@ pub enum Kind {
     Any,
     /// Shared, exclusive and several locks at once, at two servers over five nodes whose clocks keep to the assumptions.
     Locks,
+    /// Members that change all the time, and locks beside it; nodes and the ways to them fail only as that asks for.
+    Members,
 }
 
 /// What is decided about a seed besides its [`Plan`].
@@ -70,6 +73,9 @@ pub struct Scene {
 impl Scene {
     fn new(kind: Kind, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
+        if kind == Kind::Members {
+            return Self::of_members(seed, &mut rng);
+        }
         let only_locks = kind == Kind::Locks;
         // Of ten seeds, two break the assumptions: then fencing alone must hold.
         let exclusive = rng.random_range(0..10) < 8 || only_locks;
@@ -153,11 +159,47 @@ impl Scene {
         scene
     }
 
+    /// Steps follow each other as soon as leases of such short lives are over.
+    fn of_members(seed: u64, rng: &mut SmallRng) -> Self {
+        let plan = Plan {
+            seed,
+            nodes: rng.random_range(3..=4),
+            servers: 2,
+            node_timeout_ms: rng.random_range(25..=60),
+            rate_ppm_max: 4000,
+            node_offset_ms_max: 20,
+        };
+        let bounds = Bounds {
+            outage_ms_max: 0,
+            step_ahead_ms: (0, 0),
+            step_back_ms_max: 0,
+            skew_ms: (20, 20),
+            untold: false,
+            certain: true,
+        };
+        Self {
+            plan,
+            bounds,
+            exclusive: true,
+            max_ttl_ms: rng.random_range(200..=600),
+            clock_bound_ms: 60_000,
+            clients: 4,
+            faults: 0,
+            faults_ms: 5_000,
+            locks: 3,
+            limit: 1,
+            rough: false,
+            init: true,
+            forces: false,
+            others: 2,
+        }
+    }
+
     /// The nodes that a server lists, one bit each: all, or all but one.
     fn list(&self, rng: &mut SmallRng) -> u64 {
         let total = self.plan.nodes;
         let all = (1 << total) - 1;
-        if self.others > 0 && rng.random_range(0..4) == 0 {
+        if self.others > 0 && !self.bounds.certain && rng.random_range(0..4) == 0 {
             all & !(1 << rng.random_range(0..total))
         } else {
             all
@@ -177,6 +219,16 @@ pub async fn boot(town: &Arc<Town>, server: usize, seed: u64, skew_ms: i64) {
     town.booting.fetch_add(1, Ordering::Relaxed);
     start(town, server, seed, skew_ms).await;
     town.booting.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Ends an API server, which starts again some time later.
+pub fn end_server(town: &Arc<Town>, server: usize, seed: u64, down_ms: u64) {
+    town.world.crash_server(server);
+    let town = Arc::clone(town);
+    tokio::spawn(async move {
+        sleep(Duration::from_millis(down_ms)).await;
+        boot(&town, server, seed, 0).await;
+    });
 }
 
 async fn start(town: &Arc<Town>, server: usize, mut seed: u64, skew_ms: i64) {
@@ -330,7 +382,11 @@ async fn play(kind: Kind, seed: u64, printed: bool) -> Outcome {
         .collect();
     if scene.others > 0 {
         let rng = SmallRng::seed_from_u64(rng.random());
-        tokio::spawn(moves::run(Arc::clone(&town), rng, until_ms));
+        if kind == Kind::Members {
+            tokio::spawn(members::run(Arc::clone(&town), rng, until_ms));
+        } else {
+            tokio::spawn(moves::run(Arc::clone(&town), rng, until_ms));
+        }
         tokio::spawn(moves::watch(Arc::clone(&town)));
     }
     tokio::spawn(machines::run(Arc::clone(&town), machines, until_ms));

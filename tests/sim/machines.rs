@@ -74,12 +74,7 @@ pub async fn run(town: Arc<Town>, mut machines: Machines, until_ms: u64) {
         }
         let server = rng.random_range(0..town.servers());
         if machines.starts && rng.random_range(0..2) == 0 && is_dispensable(&town, server) {
-            world.crash_server(server);
-            let (town, seed, down_ms) = (Arc::clone(&town), rng.random(), rng.random_range(1..800));
-            tokio::spawn(async move {
-                sleep(Duration::from_millis(down_ms)).await;
-                deployment::boot(&town, server, seed, 0).await;
-            });
+            deployment::end_server(&town, server, rng.random(), rng.random_range(1..800));
         }
     }
 }

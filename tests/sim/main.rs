@@ -9,6 +9,7 @@ mod deployment;
 mod faults;
 mod history;
 mod machines;
+mod members;
 mod moves;
 mod queues;
 mod world;
@@ -128,9 +129,16 @@ fn mixes_of_shared_exclusive_and_several_locks_keep_their_promises_under_faults(
 }
 
 #[test]
+fn members_that_change_all_the_time_keep_their_promises() {
+    simulate("members", Kind::Members, 15);
+}
+
+#[test]
 fn a_seed_replays_the_same_history() {
-    for seed in 0..20 {
-        let [first, second] = [(); 2].map(|()| deployment::run(Kind::Any, seed, false));
-        assert_eq!((first.hash, first.events), (second.hash, second.events), "seed {seed}");
+    for (kind, seeds) in [(Kind::Any, 20), (Kind::Members, 3)] {
+        for seed in 0..seeds {
+            let [first, second] = [(); 2].map(|()| deployment::run(kind, seed, false));
+            assert_eq!((first.hash, first.events), (second.hash, second.events), "seed {seed}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
-use crate::clients::Town;
+use crate::clients::{Process, Town};
 
 /// Longer than any change takes where nothing is in its way.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -75,20 +75,8 @@ async fn one(town: Arc<Town>, mut rng: SmallRng) {
         6..7 if members.len() > 3 => Change::Remove(member.clone()),
         _ => Change::Close(member.clone()),
     };
-    let takes_leases = matches!(change, Change::Replace(..) | Change::Remove(_));
-    if takes_leases {
-        world.left();
-    }
-    let made = town.at(&process, process.service.engine.change_members(&change));
-    let made = matches!(timeout(PATIENCE, made).await, Ok(Some(Ok(_))));
-    world.note(("MOVE", [process.server as u64, node as u64, u64::from(made)]), || {
-        format!("s{} {change}: {}", process.server + 1, if made { "made" } else { "not made" })
-    });
-    if !made {
+    if !made(&town, &process, &change).await {
         return;
-    }
-    if takes_leases {
-        world.left();
     }
     if matches!(change, Change::Close(_))
         && let Some(node) = world.node_of(&member)
@@ -106,4 +94,22 @@ async fn one(town: Arc<Town>, mut rng: SmallRng) {
             world.roll_back(node, &copy, rng.random_range(1..300));
         }
     }
+}
+
+/// Has a server make a change; whether it did.
+pub async fn made(town: &Town, process: &Process, change: &Change) -> bool {
+    let world = &town.world;
+    let takes_leases = matches!(change, Change::Replace(..) | Change::Remove(_));
+    if takes_leases {
+        world.left();
+    }
+    let made = town.at(process, process.service.engine.change_members(change));
+    let made = matches!(timeout(PATIENCE, made).await, Ok(Some(Ok(_))));
+    world.note(("MOVE", [process.server as u64, u64::from(takes_leases), u64::from(made)]), || {
+        format!("s{} {change}: {}", process.server + 1, if made { "made" } else { "not made" })
+    });
+    if made && takes_leases {
+        world.left();
+    }
+    made
 }
