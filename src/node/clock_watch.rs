@@ -21,7 +21,7 @@ const STEP_BUDGET_TTL_MS: u64 = 30_000;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// By how much steps may differ that are taken for one, ms: what drifts meanwhile, and rounding.
 const SAME_MS: i64 = 20;
-/// A sight less sharp than this, ms, tells nothing of how far a clock stepped.
+/// A sight less sharp than this, ms, does not show that a clock has not stepped.
 const SHARP_MS: i64 = 60;
 /// Time that the machine slept, µs, is heeded from here on. Less is noise of two clocks that are read in turn.
 const SLEPT_US_MIN: u64 = 20_000;
@@ -153,7 +153,8 @@ impl ClockWatch {
         if let Some(suspicion) = &mut state.suspicion {
             let is_sharp = ahead_ms.1 - ahead_ms.0 <= SHARP_MS;
             suspicion.silent &= !(1 << i);
-            if is_sharp && suspicion.steps[i].is_none() && (is_ahead || sent_at >= suspicion.since) {
+            // However blunt the sight of a step: those that follow compare with it, and show none.
+            if suspicion.steps[i].is_none() && (is_ahead || is_sharp && sent_at >= suspicion.since) {
                 suspicion.steps[i] = Some(ahead_ms);
             }
         }
@@ -309,6 +310,21 @@ mod tests {
         assert_eq!(after([Some(800), Some(800), Some(0)]), Some(Outcome::Stepped(vec![0, 1])));
         assert_eq!(after([Some(800), Some(900), Some(800)]), Some(Outcome::Stepped(vec![0, 1, 2])));
         assert_eq!(after([Some(0), Some(0), Some(0)]), None);
+    }
+
+    /// Two leases of a name were valid at once: the second granted by a quorum with a node that stepped while it hung.
+    #[test]
+    fn a_step_that_a_late_answer_tells_of_is_held_against_its_node() {
+        let start = Instant::now();
+        let (watch, later) = (ClockWatch::new(3, start), start + 1000 * MS);
+        (0..3).for_each(|i| assert_eq!(watch.saw(i, start, MS, 50_000), Sight::Steady));
+        assert_eq!(watch.saw(0, later, 150 * MS, 51_150 + 3500), Sight::Ahead);
+        for after_ms in [160, 170] {
+            let node_ms = 51_000 + u64::from(after_ms);
+            assert_eq!(watch.saw(0, later + after_ms * MS, MS, node_ms + 3500), Sight::Steady);
+            (1..3).for_each(|i| assert_eq!(watch.saw(i, later + after_ms * MS, MS, node_ms), Sight::Steady));
+        }
+        assert_eq!(watch.decide(2, later + 180 * MS), Some(Outcome::Stepped(vec![0])));
     }
 
     #[test]
