@@ -64,6 +64,11 @@ pub trait Node: Send + Sync + 'static {
         false
     }
 
+    /// Counts the connections for calls. One that was put back to a snapshot with its memory breaks those it had.
+    fn connection(&self) -> u64 {
+        0
+    }
+
     /// Connections open now: (in use by calls, in use by hints).
     fn connections(&self) -> (usize, usize) {
         (1, 0)

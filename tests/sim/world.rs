@@ -1713,4 +1713,11 @@ impl Node for SimNode {
     fn address(&self) -> &str {
         &self.address
     }
+
+    fn connection(&self) -> u64 {
+        if self.world.is_dead(self.way.server, self.way.life) {
+            return 0;
+        }
+        self.world.lock().link(self.way).conn
+    }
 }

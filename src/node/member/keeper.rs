@@ -139,6 +139,8 @@ impl Member {
     /// Who the node is, and all it says of itself. Notes what keeps it from granting anything.
     async fn look(self: &Arc<Self>) -> Result<(Identity, Status), NodeError> {
         let identity = self.node.identify().await?;
+        // From here on another one is not that which is looked at.
+        self.connection.store(self.node.connection(), Ordering::Release);
         let addresses = self.board.lock().addresses_for(self.index);
         let answer = self.ask(&Arc::new(calls::status(&self.keys, 0, 0, &addresses))).await?;
         // It answered before now: rather too little than too much.

@@ -78,6 +78,8 @@ pub struct Member {
     first_seen: Instant,
     /// What the node's clock said then, µs, by the last look at it; 0 before the first.
     first_us: AtomicU64,
+    /// The connection over which it was looked at last.
+    connection: AtomicU64,
     /// Smoothed time to an answer, µs; 0 = none yet.
     latency_us: AtomicU64,
     metrics: NodeMetrics,
@@ -121,6 +123,7 @@ impl Member {
             stepped: AtomicBool::new(false),
             first_seen,
             first_us: AtomicU64::new(0),
+            connection: AtomicU64::new(0),
             latency_us: AtomicU64::new(0),
             metrics,
             complaints,
@@ -134,7 +137,15 @@ impl Member {
 
     /// Whether it votes.
     pub fn is_voting(&self) -> bool {
-        matches!(**self.gate.load(), Gate::Open(_, generation) if generation == self.electorate.generation())
+        matches!(**self.gate.load(), Gate::Open(_, generation) if self.is_as_looked_at(generation))
+    }
+
+    /// Whether it was looked at in this membership, over the connection that calls use now. A node that was put back to
+    /// a snapshot of its memory has the same process and marker, and has forgotten leases all the same; but its
+    /// connections broke.
+    fn is_as_looked_at(&self, generation: u64) -> bool {
+        generation == self.electorate.generation()
+            && self.node.connection() == self.connection.load(Ordering::Acquire)
     }
 
     /// Its place in this server's list.
@@ -196,10 +207,10 @@ impl Member {
         let gate = self.gate.load();
         let gate = &**gate;
         match gate {
-            Gate::Open(marker, generation) if *generation == self.electorate.generation() => {
+            Gate::Open(marker, generation) if self.is_as_looked_at(*generation) => {
                 self.forward(command, Some(Arc::clone(marker)), now, to, span);
             }
-            // The membership changed since the node was looked at.
+            // The membership or the connection changed since the node was looked at.
             Gate::Open(..) => {
                 self.wake();
                 if let Some(span) = span {
@@ -259,7 +270,7 @@ impl Member {
     /// A release does what it does at any node, but what it finds is a vote, where the node has one.
     fn marker_for(&self, command: &Command) -> Option<Arc<Marker>> {
         match &**self.gate.load() {
-            Gate::Open(marker, generation) if *generation == self.electorate.generation() => {
+            Gate::Open(marker, generation) if self.is_as_looked_at(*generation) => {
                 (command.script == Script::Release).then(|| Arc::clone(marker))
             }
             _ => None,

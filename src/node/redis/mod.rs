@@ -182,6 +182,10 @@ impl Node for RedisNode {
         true
     }
 
+    fn connection(&self) -> u64 {
+        self.generation()
+    }
+
     fn connections(&self) -> (usize, usize) {
         (usize::from(self.queue.is_open()), usize::from(self.hints.is_connected()))
     }
