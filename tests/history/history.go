@@ -139,6 +139,10 @@ func judgeable(object string, calls []Call) (History, error) {
 		case call.Outcome == "unknown":
 			continue
 		case call.Op == "release":
+			// One that had ended by itself may be found where an extension came late, and others may have had it meanwhile.
+			if before, held := endings[input.Lease]; held && before.untilUs < call.AnsweredUs {
+				input.Op, call.AskedUs = "end", min(before.untilUs, call.AskedUs)
+			}
 			delete(endings, input.Lease)
 		default:
 			endings[input.Lease] = ending{call.Client, input.Token, call.UntilUs}
