@@ -47,8 +47,8 @@ impl Caller {
         audit::members_changed(&change.to_string(), epoch, key, &self.request_id);
     }
 
-    /// It took what was held of `name`, or only what has this token, away from its holder, if there was one; `None`: no
-    /// quorum told.
+    /// It took all leases of `name` away from their holders, or the one with this token. `released` says whether there was
+    /// any; `None`: no quorum told.
     pub fn took_away(
         &self,
         primitive: impl Into<Primitive>,

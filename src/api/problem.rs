@@ -410,7 +410,7 @@ impl From<ChangeError> for Problem {
     }
 }
 
-/// What it is called that somebody else has it.
+/// The problem of a caller who is refused since others hold what it asked for.
 fn refusal_of(primitive: Primitive) -> Kind {
     match primitive {
         Primitive::Lock | Primitive::Multilock => Kind::LockHeld,
@@ -447,8 +447,10 @@ impl From<ServiceError> for Problem {
                     problem.retry_after_ms = Some(retry_after_ms);
                 })
             }
-            ServiceError::Ended { primitive } => {
+            ServiceError::Ended { primitive, retry_after_ms, nodes } => {
                 Self::new(refusal_of(primitive), "A release with this request_id ended the request.")
+                    .with_nodes(nodes)
+                    .with(|problem| problem.retry_after_ms = Some(retry_after_ms))
             }
             ServiceError::LeaseLost { nodes } => Self::from(Kind::LeaseLost).with_nodes(nodes),
             ServiceError::HoldLimitReached { nodes } => Self::from(Kind::HoldLimitReached).with_nodes(nodes),

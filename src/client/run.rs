@@ -45,7 +45,12 @@ pub async fn run(client: &Client, job: &Job) -> u8 {
         Ok(grant) => grant,
         Err(status) => return status,
     };
-    job.tell(format_args!("acquired {}after {} ms", of_lease(&grant.lease), began.elapsed().as_millis()));
+    let with_token = grant.lease.fencing_token.map(|token| format!(" with fencing token {token},"));
+    job.tell(format_args!(
+        "acquired{} after {} ms",
+        with_token.unwrap_or_default(),
+        began.elapsed().as_millis()
+    ));
     // What arrives before there is a command would reach nobody.
     let ended = match signals.arrived() {
         Some(signal) => Some(process::status_of_signal(signal as i32)),
@@ -247,10 +252,6 @@ fn variables(lease: &Lease) -> [(&'static str, Option<String>); 3] {
         ("QUORATE_FENCING_TOKEN", lease.fencing_token.map(|token| token.to_string())),
         ("QUORATE_FENCING_TOKENS", tokens.map(|tokens| serde_json::Value::Object(tokens).to_string())),
     ]
-}
-
-fn of_lease(lease: &Lease) -> String {
-    lease.fencing_token.map(|token| format!("with fencing token {token}, ")).unwrap_or_default()
 }
 
 impl Job {

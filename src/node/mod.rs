@@ -64,7 +64,7 @@ pub trait Node: Send + Sync + 'static {
         false
     }
 
-    /// Counts the connections for calls. One that was put back to a snapshot with its memory breaks those it had.
+    /// The number of the connection that calls use now; each new one has a higher number.
     fn connection(&self) -> u64 {
         0
     }

@@ -12,7 +12,7 @@ use super::contender::Contender;
 use super::requests::request_of;
 use super::{
     AcquireOptions, Granted, Held, Lease, Nodes, Note, Primitive, Service, ServiceError, Target, read_note,
-    unavailable, write_note,
+    retry_after, unavailable, write_note,
 };
 use crate::domain::{Ask, Keys, LeaseHandle, LeaseId, Mode, Name, Renewal, RequestId, Scope, Token};
 use crate::quorum::{Extension, Grant, Order, Round};
@@ -86,7 +86,7 @@ impl Service {
         let mut outcome = Outcome { primitive, started, outcome: Acquisition::Cancelled };
         let mut contender = Contender::new(self, target, options, started);
         let run = contender.run().await;
-        let mut result = run.unwrap_or(Err(ServiceError::Ended { primitive }));
+        let mut result = run.unwrap_or_else(|| Err(self.ended(primitive)));
         if let Ok(granted) = &mut result {
             let joined = granted.grant.is_joined();
             granted.booking = Some(self.ledger.granted(|| target.held(), primitive, &granted.lease, joined));
@@ -104,6 +104,11 @@ impl Service {
             Err(_) => Acquisition::Rejected,
         };
         result
+    }
+
+    fn ended(&self, primitive: Primitive) -> ServiceError {
+        let nodes = Nodes { granted: 0, held: 0, failed: 0, ..self.engine.tally() };
+        ServiceError::Ended { primitive, retry_after_ms: retry_after(None), nodes }
     }
 
     /// Sets the remaining time of a held lease, to its own ttl without `ttl_ms`.

@@ -266,6 +266,10 @@ pub enum ServiceError {
     Ended {
         /// What it asked for.
         primitive: Primitive,
+        /// When asking again makes sense, ms.
+        retry_after_ms: u64,
+        /// No votes: nothing was asked of them any more.
+        nodes: Nodes,
     },
     /// The request id stands for an earlier request that holds a lease, and was another one.
     #[error("the request id stands for another request")]

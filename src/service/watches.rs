@@ -141,7 +141,7 @@ impl Service {
     async fn keep_watch(self, resource: Resource, name: Name, key: Arc<str>, watch: Weak<Watch>) {
         let subscription = self.engine.hub().listen(std::slice::from_ref(&key), None).await;
         let poll = if resource == Resource::Election { SAFETY_POLL } else { GRANT_POLL };
-        let mut due = None;
+        let mut due = self.engine.clock().now();
         while !self.is_draining() {
             subscription.bell().reset();
             let Some(watch) = watch.upgrade() else { break };
@@ -160,12 +160,10 @@ impl Service {
                     OUTAGE_POLL
                 }
             };
-            // A hint puts off no look: else a name that is released again and again would never be seen taken.
-            let next = due
-                .filter(|due| *due > now + (now - began) * LOOK_SHARE)
-                .unwrap_or(now + pause)
-                .min(now + pause);
-            due = Some(next);
+            // A look after a hint does not put off the next one: a name that is released again and again would never be
+            // seen taken.
+            let (soonest, latest) = (now + (now - began) * LOOK_SHARE, now + pause);
+            due = if due > now { due.max(soonest).min(latest) } else { latest };
             // Not kept alive while it waits: without observers the watch ends.
             let wanted = Arc::clone(&watch.wanted);
             drop(watch);
@@ -175,7 +173,7 @@ impl Service {
                 biased;
                 () = wanted.notified() => {}
                 () = rung => {}
-                () = tokio::time::sleep_until(next) => {}
+                () = tokio::time::sleep_until(due) => {}
             }
         }
         // Unless there is a new one by now.

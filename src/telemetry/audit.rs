@@ -75,7 +75,8 @@ pub fn start(path: &Path, leases: bool) -> io::Result<WorkerGuard> {
     Ok(guard)
 }
 
-/// Somebody took a lease away from its holder, if there was one, or only the one with a token; `None`: no quorum told.
+/// Somebody took all leases of a name away from their holders, or the one with a token. `released` says whether there was
+/// any; `None`: no quorum told.
 pub fn forced_release(
     primitive: Primitive,
     name: &str,

@@ -118,6 +118,8 @@ async fn a_release_by_request_id_ends_its_wait_and_its_place() {
     assert!(busy.release_request(&first).await);
     let ended = ended.await.unwrap().problem(409, "lock_held");
     assert_eq!(ended["detail"], "A release with this request_id ended the request.");
+    assert_eq!((number(&ended["nodes"], "granted"), number(&ended["nodes"], "quorum")), (0, 2), "{ended}");
+    assert!(number(&ended, "retry_after_ms") > 0, "{ended}");
     busy.until_waiting(0).await;
     assert!(!busy.release_request(&first).await, "nothing is left to be ended");
     let other = busy.wait(&second, 60_000, 1).await;

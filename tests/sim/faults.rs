@@ -27,7 +27,7 @@ pub struct Bounds {
     /// Nodes lose leases in ways that nobody can tell who did not look meanwhile: no server starts before another one has
     /// written that to the node.
     pub untold: bool,
-    /// By no fault a node is doubted: none restarts, loses data or steps its clock.
+    /// No fault makes a node doubtful: none restarts, loses data or steps its clock.
     pub certain: bool,
 }
 

@@ -121,25 +121,24 @@ impl Member {
         Ok(answer.done)
     }
 
-    /// Records that leases of a class may be granted for so long. False where the node does not vote, or not yet again:
-    /// another server may have marked it anew, as its answer to a vote would tell.
+    /// Records that leases of a class may be granted for so long. False where the node does not vote. If another server
+    /// has marked it anew, it does not vote until it was looked at, as after a vote that meets another marker.
     pub async fn record_class(self: &Arc<Self>, class_ms: u64, for_ms: u64) -> Result<bool, NodeError> {
         let answer = self.ask(&Arc::new(calls::status(&self.keys, class_ms, for_ms, ""))).await?;
         let status = Status::read(&answer)?;
-        let is_expected = match &**self.gate.load() {
-            Gate::Open(marker, _) => Some(*marker.expected == *status.marker),
-            Gate::Shut(..) | Gate::Closed(..) => None,
-        };
-        if is_expected == Some(false) {
+        let gate = self.gate.load();
+        let Gate::Open(marker, _) = &**gate else { return Ok(false) };
+        let is_expected = *marker.expected == *status.marker;
+        if !is_expected {
             self.doubt(MOVED);
         }
-        Ok(status.error.is_none() && is_expected == Some(true))
+        Ok(status.error.is_none() && is_expected)
     }
 
     /// Who the node is, and all it says of itself. Notes what keeps it from granting anything.
     async fn look(self: &Arc<Self>) -> Result<(Identity, Status), NodeError> {
         let identity = self.node.identify().await?;
-        // From here on another one is not that which is looked at.
+        // Votes over a later connection have to wait for the next look.
         self.connection.store(self.node.connection(), Ordering::Release);
         let addresses = self.board.lock().addresses_for(self.index);
         let answer = self.ask(&Arc::new(calls::status(&self.keys, 0, 0, &addresses))).await?;
